@@ -297,6 +297,7 @@ class Server:
             ("offloads", node.offloads.forget_ended),
             ("silent_connections", self._http.end_silent),
             ("token_file", node.authenticator.reload),
+            ("refused_files", _at_once(node.catalogue.disk.disposal.try_again)),
         ):
             keep(duty, name, every_seconds=HOUSEKEEPING_SECONDS)
         keep(node.eviction.watch_newcomers, "newcomers", every_seconds=NEWCOMERS_SECONDS)

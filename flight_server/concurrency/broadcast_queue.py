@@ -167,6 +167,11 @@ class BroadcastQueue(Generic[T]):
         """The bytes of all published items, also released ones."""
         return self._total_bytes
 
+    @property
+    def bytes_left(self) -> int:
+        """The bytes of the published items that are not released."""
+        return self._total_bytes - self._gone_bytes
+
     def restore(self, first: int, first_bytes: int, count: int, size_bytes: int) -> None:
         """So many items were published, and those before ``first`` released. The owner adds the others to the
         :class:`Items` before the first of them is asked for.

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from flight_server.access import Usages
-from flight_server.concurrency import in_thread
 from flight_server.frames import SchemaMessage, Schemas
 from flight_server.memory import Budget
 from flight_server.protocol import (
@@ -413,7 +412,9 @@ class Catalogue:
             files = await self.disk.quarantine.drop(name)
         except DiskTrouble as trouble:
             raise Unavailable(f"dataset {name!r} is not dropped: {trouble}", dataset=name) from None
-        await in_thread(self.disk.io_threads, self.disk.folder.delete, files)
+        for path in self.disk.folder.own(files):
+            self.disk.delete(path)
+        await self.disk.disposal.settled()
         return entries[-1].generation or ""
 
     def alive(self) -> list[Dataset]:

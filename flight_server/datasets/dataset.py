@@ -117,7 +117,6 @@ class Dataset(Lifetime):
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
         self.moving = False  # see "Sealing a shuffle"
-        self.sealing = False  # a call seals it, a durable one, and may undo that
         self._choice: _Choice | None = None
         self.servers: tuple[ServerPortion, ...] = ()  # see spread
         self.stored: StoredObject | None = None  # see transfer.offloading
@@ -159,6 +158,11 @@ class Dataset(Lifetime):
     @property
     def durable(self) -> bool:
         return self.on_disk is not None
+
+    @property
+    def sealing(self) -> bool:
+        """Whether a call seals it, and undoes that if the disk refuses."""
+        return self.on_disk is not None and self.on_disk.sealing
 
     # Schema
 

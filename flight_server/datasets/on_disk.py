@@ -24,7 +24,7 @@ Leaving = Literal["expired", "retired"]
 """How a dataset leaves the catalogue by itself: its lease or its retention has ended."""
 
 
-class Kept(Protocol):
+class NamedFile(Protocol):
     """Something with a file, which stays on disk while ``keep`` is true."""
 
     keep: bool
@@ -70,6 +70,7 @@ class OnDisk:
         "not_loaded",
         "recovered",
         "row",
+        "sealing",
         "states",
         "synced",
         "turn",
@@ -78,9 +79,10 @@ class OnDisk:
     def __init__(self, records: Database) -> None:
         self._records = records
         self.row: int | None = None
-        self.kept: Sequence[Kept] = ()
+        self.kept: Sequence[NamedFile] = ()
         self.left: int | None = None  # a row without a name, see above
         self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
+        self.sealing = False  # a call seals it, and undoes that if the disk refuses
         # The partitions whose frames are all in synced segments; the places of its dictionary messages.
         self.synced: set[int] | None = None
         self.dictionaries: dict[Any, SegmentSlice] = {}
@@ -93,7 +95,7 @@ class OnDisk:
         self.not_loaded = 0  # partitions
         self.leaving: Deletion | None = None  # it leaves the catalogue once that is committed
 
-    def commit(self, row: int, kept: Sequence[Kept]) -> None:
+    def commit(self, row: int, kept: Sequence[NamedFile]) -> None:
         """The row is committed, and names these."""
         self.row, self.kept = row, kept
         for each in kept:

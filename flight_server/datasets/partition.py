@@ -158,6 +158,15 @@ class Partition:
         return len(self._queue) - self._queue.first
 
     @property
+    def first_left(self) -> int:
+        """The number of the first frame that is not released."""
+        return self._queue.first
+
+    @property
+    def bytes_left(self) -> int:
+        return self._queue.bytes_left
+
+    @property
     def resident_bytes(self) -> int:
         """The bytes of the unreleased frames in RAM; not those that only readers hold."""
         return self._table.resident_bytes

@@ -2,6 +2,7 @@
 
 from .builder import Checked, FrameBuilder
 from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected
+from .dictionary_rooms import DictionaryRooms
 from .encoder import TARGET_BYTES, Encoder
 from .joining import FrameJoiner
 from .message import (

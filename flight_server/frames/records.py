@@ -339,7 +339,9 @@ def pack(tables: Sequence[Records]) -> Packed:
     ends = np.zeros(len(numbers), np.uint64)
     if len(records):
         assert records["file"].min() > _IN_NO_SEGMENT, "a frame that was not written"
-        np.maximum.at(ends, files, records["offset"] + records["size_bytes"])
+        by_file = np.argsort(files, kind="stable")
+        begins = np.searchsorted(files[by_file], np.arange(len(numbers)))
+        ends = np.maximum.reduceat((records["offset"] + records["size_bytes"])[by_file], begins)
         records["file"] = files
     before_bytes = np.concatenate([[0], np.cumsum(records["size_bytes"], dtype=np.uint64)])
     states: dict[DictionaryState, int] = {}

@@ -11,7 +11,7 @@ SWITCH_SECONDS = 0.0005
 def shorten_pauses() -> None:
     """Call once, after the imports.
 
-    A thread that merges or reads versions gives the interpreter's lock back after ``SWITCH_SECONDS``. The objects of
+    A thread that compacts or reads versions gives the interpreter's lock back after ``SWITCH_SECONDS``. The objects of
     all modules are left out of collections: one of them all takes some 50 ms, in which no thread runs.
     """
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -125,14 +125,16 @@ async def _on_disk(
 
 @asynccontextmanager
 async def _turn(durability: Durability, dataset: Dataset) -> AsyncIterator[None]:
+    on_disk = dataset.on_disk
+    assert on_disk is not None
     with durability.waits.enter("disk", dataset=dataset.name):
-        while dataset.sealing:
+        while on_disk.sealing:
             await dataset.changes.next()
-    dataset.sealing = True
+    on_disk.sealing = True
     try:
         yield
     finally:
-        dataset.sealing = False
+        on_disk.sealing = False
         dataset.changes.tell()
 
 

@@ -6,6 +6,7 @@ at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -55,8 +56,10 @@ class FrameSink(Sink):
 class BatchSink(Sink):
     """Takes messages as decoded batches; more of them can follow a commit."""
 
-    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
-        """Take a batch; ``room`` counts its bytes."""
+    async def add(
+        self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation]
+    ) -> None:
+        """Take a batch; ``room`` counts its bytes, ``dictionaries`` those in force (``frames.DictionaryRooms``)."""
         raise NotImplementedError
 
     def begin(self) -> None:

@@ -5,7 +5,7 @@ It needs the standard library only, but for ``checksums``, which is imported apa
 
 from .bodies import Body, Faults, Fields, InJson, Name, Text, integer, one_of, parse_as
 from .cutting import cut
-from .dataset_names import check_dataset_name, directory_name
+from .dataset_names import check_dataset_name
 from .errors import (
     ERROR_TRAILER,
     AlreadyExists,

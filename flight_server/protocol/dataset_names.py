@@ -6,7 +6,6 @@ partition. So each text has one meaning, whatever datasets there are.
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 from .errors import InvalidRequest
@@ -41,9 +40,3 @@ def numbered(text: str) -> tuple[str, str | None]:
     """The text without a slash and digits at its end, and the digits; the whole text and None if it has none."""
     parts = _NUMBERED.fullmatch(text)
     return (text, None) if parts is None else (parts[1], parts[2])
-
-
-def directory_name(name: str) -> str:
-    """A dataset's name as one path element: readable, and different for different names."""
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:60]
-    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

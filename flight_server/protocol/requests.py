@@ -418,7 +418,7 @@ ACTIONS: dict[str, str] = {
     "plan": "Cut sealed partitions into pieces to read: {dataset, generation, target_bytes, partitions, start}",
     "copies": "Which hosts have a file of a dataset, or get it from where: {verb, dataset, generation, host, file, …}",
     "statistics": "Memory, disk and datasets, or one dataset's partitions, in pages: {dataset, first, limit}",
-    "why": "Every stream that waits: for what, for how long, for which peer: {dataset, first, limit}",
+    "why": "Each stream that waits, for what, how long, for which peer; and the quarantine: {dataset, first, limit}",
     "locations": "Where this server is reached, and where it takes puts on the bulk lane: {}",
     "drain": "Take nothing new, let running streams end, then stop the server: {}",
     "CancelFlightInfo": "Arrow's own: drop the dataset that the FlightInfo describes",

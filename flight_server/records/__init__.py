@@ -2,15 +2,16 @@
 
 from .changelog_records import (
     ChangelogRecords,
-    Declared,
+    DeclaredChangelog,
     NoDatabase,
     RecordGone,
     StoredChangelog,
     StoredHold,
+    StoredRange,
     StoredVersions,
     changelogs,
 )
-from .database import DATABASE_NAME, WITNESS_NAME, Change, Damaged, Database
+from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database
 from .dataset_records import (
     DamagedDataset,
     DatasetRecord,

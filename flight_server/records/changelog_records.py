@@ -8,7 +8,8 @@ Tables
     ``changelog``       ``since``; the newest version, and when it was committed
     ``version``         the rows of small puts that are in no file yet: one block for the versions that were committed
                         together
-    ``run``             its files, from oldest to newest; the version of all rows of a large put's file
+    ``run``             its files; the version of all rows of a large put's file
+    ``range``           the ranges of its keys' hashes that a file is the base of, or that are not as they began
     ``hold``            its holds; and those that ended by themselves, of which the version alone is remembered
     ``transaction_id``  its transactions
 
@@ -37,7 +38,7 @@ from flight_server.memory import MemoryPool, Reservation
 from .database import Change, Database
 from .dataset_records import delete, insert_row
 from .quarantine import Quarantined
-from .tables import CHANGELOG, DATASET, HOLD, RUN, VERSION, DamagedRow
+from .tables import CHANGELOG, DATASET, HOLD, RANGE, RUN, VERSION, DamagedRow
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble
 
@@ -49,7 +50,7 @@ class RecordGone(Exception):
 
 
 class RecordedRun(Protocol):
-    """A run file. ``version``: of all its rows, if it has not been merged yet. ``keep``: see "Files"."""
+    """A run file. ``version``: of all its rows, if it is of a large put. ``keep``: see "Files"."""
 
     keep: bool
     version: int | None
@@ -59,7 +60,7 @@ class RecordedRun(Protocol):
 
 
 @dataclass(frozen=True)
-class Declared:
+class DeclaredChangelog:
     """A changelog as ``create`` has declared it. ``schema``: an IPC header; ``keep``: the rule, in JSON."""
 
     dataset: str
@@ -79,6 +80,14 @@ class StoredVersions(NamedTuple):
     block: bytes
 
 
+class StoredRange(NamedTuple):
+    """A range of hashes, up to the next one. ``base``: the name of a run."""
+
+    low: int
+    since: int
+    base: str | None
+
+
 class StoredHold(NamedTuple):
     """A hold. Of one that has ended by itself ``until`` is None, and ``taken`` is when it ended."""
 
@@ -95,11 +104,12 @@ class StoredChangelog:
     """All rows of a changelog. ``row``: the id of its dataset's."""
 
     row: int
-    declared: Declared
+    declared: DeclaredChangelog
     since: int
     upper: int
     time: float
     runs: list[tuple[str, int | None]]
+    ranges: list[StoredRange]
     versions: list[StoredVersions]
     holds: list[StoredHold]
     transactions: dict[str, Entry]
@@ -138,6 +148,7 @@ class ChangelogRecords:
         self._since = self._upper = 0
         self._time = 0.0
         self._runs: list[RecordedRun] = []
+        self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
         self._keep = True
 
@@ -157,9 +168,10 @@ class ChangelogRecords:
         for versions in stored.versions:
             records._count(versions.last, disk.reserve(len(versions.block)))
         records._name(runs)
+        records._ranges = stored.ranges
         return records
 
-    async def create(self, declared: Declared, time: float, then: Callable[[], None]) -> None:
+    async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
         back. Raises DiskTrouble.
         """
@@ -173,7 +185,7 @@ class ChangelogRecords:
             self._row = insert_row(
                 connection, declared.dataset, declared.generation, KIND, facts, schema=declared.schema
             )
-            CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0)])
+            CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0, 0)])
 
         def created() -> None:
             self._time = time
@@ -218,7 +230,8 @@ class ChangelogRecords:
         blocks, runs = len(self._blocks) + bool(block), [*self._runs, *files]
 
         def insert(connection: sqlite3.Connection) -> None:
-            CHANGELOG.put(connection, [(self._row, self._since, last, time, blocks, len(runs))])
+            row = (self._row, self._since, last, time, blocks, len(runs), len(self._ranges))
+            CHANGELOG.put(connection, [row])
             if block:
                 VERSION.put(connection, [(self._row, first, last, time, block)])
             if files:
@@ -237,34 +250,40 @@ class ChangelogRecords:
 
     async def publish(
         self,
-        replaced: slice,
-        outputs: Sequence[RecordedRun],
+        runs: Sequence[RecordedRun],
+        ranges: Sequence[StoredRange],
         since: int,
         covered: int,
         then: Callable[[], None],
     ) -> None:
-        """Some files are replaced by others; with these the files have all updates up to version ``covered``.
-
-        Args:
-            replaced: the places of neighbours, or where to insert, among the files from oldest to newest.
+        """These files and ranges take the place of all others; they have all updates up to version ``covered``.
 
         Raises DiskTrouble, RecordGone.
         """
-        runs = self._runs.copy()
-        runs[replaced] = outputs
         blocks = sum(last > covered for last, _ in self._blocks)
 
         def replace(connection: sqlite3.Connection) -> None:
-            row = (self._row, since, self._upper, self._time, blocks, len(runs))
+            row = (self._row, since, self._upper, self._time, blocks, len(runs), len(ranges))
             CHANGELOG.put(connection, [row])
             connection.execute("DELETE FROM version WHERE dataset = ? AND last <= ?", (self._row, covered))
             self._put_runs(connection, runs)
+            kept = {each.low for each in ranges}
+            connection.executemany(
+                "DELETE FROM range WHERE dataset = ? AND low = ?",
+                [(self._row, _signed(each.low)) for each in self._ranges if each.low not in kept],
+            )
+            known = set(self._ranges)
+            RANGE.put(
+                connection,
+                [(self._row, _signed(each.low), *each[1:]) for each in ranges if each not in known],
+            )
 
         def published() -> None:
             self._since = since
             del self._blocks[: len(self._blocks) - blocks]
             self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
+            self._ranges = list(ranges)
             then()
 
         await self._change(replace, published)
@@ -327,7 +346,7 @@ class ChangelogRecords:
     async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
         is_there = True
 
-        # It does not raise: the error's traceback would be a cycle with the database's futures, and would hold the files.
+        # It does not raise: the error's traceback would be a cycle with the database's futures, and hold the files.
         def checked(connection: sqlite3.Connection) -> None:
             nonlocal is_there
             is_there = self._is_there(connection)
@@ -343,12 +362,12 @@ class ChangelogRecords:
         return connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is not None
 
     def _put_runs(self, connection: sqlite3.Connection, runs: Sequence[RecordedRun]) -> None:
-        """Write the rows of the runs that have another place than before."""
-        known = dict(enumerate(self._runs))
-        moved = [(place, run) for place, run in enumerate(runs) if known.get(place) is not run]
-        RUN.put(connection, [(self._row, place, run.name, run.version) for place, run in moved])
-        if len(runs) < len(known):
-            connection.execute("DELETE FROM run WHERE dataset = ? AND place >= ?", (self._row, len(runs)))
+        """Write the rows of new runs, and delete those of others."""
+        known, kept = ({run.name for run in each} for each in (self._runs, runs))
+        RUN.put(connection, [(self._row, run.name, run.version) for run in runs if run.name not in known])
+        connection.executemany(
+            "DELETE FROM run WHERE dataset = ? AND name = ?", [(self._row, name) for name in known - kept]
+        )
 
     def _name(self, runs: Sequence[RecordedRun]) -> None:
         for run in self._runs:
@@ -372,35 +391,41 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
         try:
             if damaged is not None:
                 raise damaged
-            found = _stored(connection, row, Declared(name, generation, schema, **json.loads(facts)))
-        except (DamagedRow, ValueError) as damage:
+            found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
+        except (DamagedRow, ValueError, TypeError, RecursionError) as damage:
             rows = RUN.scan(connection, "dataset = ?", (row,))
-            files = [str(each[2]) for each in rows if not isinstance(each, DamagedRow)]
+            files = [str(each[1]) for each in rows if not isinstance(each, DamagedRow)]
             found = row, Quarantined.now(str(name), str(generation), str(damage), files)
         yield found
 
 
-def _stored(connection: sqlite3.Connection, row: int, declared: Declared) -> StoredChangelog:
+def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelog) -> StoredChangelog:
     """Raises DamagedRow; ValueError: rows are missing."""
     of_dataset = (row,)
     known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)
     if known is None:
         raise ValueError("its row of table 'changelog' is missing")
-    _, since, upper, time, blocks, files = known
-    runs = list(RUN.rows(connection, "dataset = ? ORDER BY place", of_dataset))
+    _, since, upper, time, *counts = known
+    runs = list(RUN.rows(connection, "dataset = ?", of_dataset))
+    ranges = list(RANGE.rows(connection, "dataset = ? ORDER BY low", of_dataset))
     versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
-    if (len(versions), len(runs)) != (blocks, files):
-        raise ValueError(
-            f"of its {blocks} rows of table 'version' there are {len(versions)}, of its {files} of 'run' {len(runs)}"
-        )
+    for table, rows, count in zip(("version", "run", "range"), (versions, runs, ranges), counts, strict=True):
+        if len(rows) != count:
+            raise ValueError(f"of its {count} rows of table {table!r} there are {len(rows)}")
     return StoredChangelog(
         row,
         declared,
         since,
         upper,
         time,
-        [(name, version) for _, _, name, version in runs],
+        [(name, version) for _, name, version in runs],
+        [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
         [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)],
         *transactions_of(connection, row),
     )
+
+
+def _signed(hash_: int) -> int:
+    """SQLite's integers are signed."""
+    return hash_ - (1 << 63)

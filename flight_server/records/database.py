@@ -7,7 +7,7 @@ Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own. ``witness`` has
     the number of committed transactions, which the database has, too: it is written after each commit, without a sync,
     so it is never ahead of a whole database. If it is, transactions are missing that were acknowledged
-    (:class:`Damaged`): the log was cut or flipped, or an older copy was put back.
+    (:class:`DamagedDatabase`): the log was cut or flipped, or an older copy was put back.
 
 Commits
     The changes that wait are one transaction, each within a savepoint. A change that raises is taken back alone. If
@@ -94,7 +94,7 @@ Change = Callable[[sqlite3.Connection], T]
 _log = structlog.get_logger("flight_server.records.database")
 
 
-class Damaged(OSError):
+class DamagedDatabase(OSError):
     """The database is not one, is malformed, or lacks transactions that it had. ``behind``: only the last."""
 
     def __init__(self, message: str, *, behind: bool = False) -> None:
@@ -113,7 +113,7 @@ class Database:
             transaction is on a medium that no start will read: it counts as refused.
 
     Raises:
-        Damaged: see there.
+        DamagedDatabase: see there.
         OtherFormat: another version wrote it.
         OSError: it cannot be opened.
     """
@@ -167,7 +167,7 @@ class Database:
             commits = _commits(self.path)
         witnessed, again = _COUNT.unpack(os.pread(self._witness, _COUNT.size, 0).ljust(_COUNT.size, b"\0"))
         if witnessed == again and witnessed > commits:
-            raise Damaged(
+            raise DamagedDatabase(
                 f"{self.path} has {commits} transactions, and {witnessed} were acknowledged: its log was cut or "
                 "changed, or an older copy was put back",
                 behind=True,
@@ -188,25 +188,26 @@ class Database:
 
     def submit(self, change: Change[T]) -> Future[T]:
         """As :meth:`commit`, for a caller that does not wait, or waits in a thread."""
-        return self._put(_Waiting(change))
+        return self._put(change, eventual=False)
 
     def eventually(self, change: Change[object]) -> Future[Any]:
         """A change that is tried until SQLite takes it, before all changes that come later; done then, or refused when
         the database is closed.
         """
-        return self._put(_Waiting(change, eventual=True))
+        return self._put(change, eventual=True)
 
-    def _put(self, waiting: _Waiting) -> Future[Any]:
+    def _put(self, change: Change[T], *, eventual: bool) -> Future[T]:
+        done: Future[T] = Future()
         with self._closing:
             if not self._closed and os.getpid() == self._process:
-                self._waiting.put(waiting)
-                return waiting.done
-        waiting.done.set_exception(self._closed_trouble())
-        return waiting.done
+                self._waiting.put(_Waiting(change, done, eventual=eventual))
+                return done
+        done.set_exception(self._closed_trouble())
+        return done
 
     def read(self, query: Change[T]) -> T:
-        """The result of a query, which sees one state of the database. Raises Damaged; DiskTrouble: the disk does not
-        give it now.
+        """The result of a query, which sees one state of the database. Raises DamagedDatabase; DiskTrouble: the disk
+        does not give it now.
         """
         with self._reading:
             if self._closed or os.getpid() != self._process:
@@ -219,7 +220,7 @@ class Database:
                     self._reader.execute("ROLLBACK")
             except sqlite3.Error as error:
                 if is_damage(error):
-                    raise Damaged(f"{self.path}: {error}") from error
+                    raise DamagedDatabase(f"{self.path}: {error}") from error
                 if refuses(error):
                     raise self._trouble(error) from error
                 raise
@@ -242,7 +243,7 @@ class Database:
             self._waiting.put(None)
         self._thread.join()
         for waiting in self._due:
-            waiting.done.set_exception(self._closed_trouble())
+            waiting.answer(self._closed_trouble())
         self._due = []
         self._checkpoints.shutdown(wait=True)
         with self._reading:
@@ -266,14 +267,14 @@ class Database:
         """
         group, ends = self._next_group()
         try:
-            self._make([waiting for waiting in group if waiting.done.set_running_or_notify_cancel()])
+            self._make([waiting for waiting in group if waiting.begin()])
             self._keep_small(busy=ends or not self._waiting.empty())
         except BaseException as bug:  # noqa: BLE001  # the thread must go on
             _log.error("records_writer_failed", exc_info=bug)
             self._roll_back()
             for waiting in group:
-                if not waiting.done.done() and waiting not in self._due:
-                    waiting.done.set_exception(bug)
+                if waiting not in self._due:
+                    waiting.answer(bug)
         return not ends
 
     def _next_group(self) -> tuple[list[_Waiting], bool]:
@@ -316,7 +317,7 @@ class Database:
         if self._doubtful:
             self._transaction([])
         for waiting, trouble in refused:
-            waiting.done.set_exception(DiskTrouble(str(trouble), full=trouble.full))
+            waiting.answer(DiskTrouble(str(trouble), full=trouble.full))
 
     def _transaction(self, group: list[_Waiting]) -> DiskTrouble | None:
         """Make what is due and these changes in one transaction, and answer them. After trouble none is answered."""
@@ -324,7 +325,9 @@ class Database:
         try:
             self._before_commit()
             writer.execute("BEGIN IMMEDIATE")
-            outcomes = [(waiting, *_made(writer, waiting.change)) for waiting in (*self._due, *group)]
+            group = [*self._due, *group]
+            for waiting in group:
+                waiting.make(writer)
             ((commits,),) = writer.execute(
                 "UPDATE server SET commits = commits + 1 RETURNING commits"
             ).fetchall()
@@ -335,15 +338,12 @@ class Database:
             return self._trouble(error)
         self._doubtful = False
         self._due = []
-        self._changes += len(outcomes)
+        self._changes += len(group)
         with suppress(OSError):  # it is a help, not a fact
             os.pwrite(self._witness, _COUNT.pack(commits, commits), 0)
         lost = self._lost()
-        for waiting, result, error in outcomes:
-            if error is not None or lost is not None:
-                waiting.done.set_exception(error or DiskTrouble(str(lost), full=False))
-            else:
-                waiting.done.set_result(result)
+        for waiting in group:
+            waiting.answer(lost and DiskTrouble(str(lost), full=False))
         return None
 
     def _lost(self) -> DiskTrouble | None:
@@ -405,35 +405,53 @@ class Database:
 
 
 class _Waiting:
-    """A change, and where its result goes."""
+    """A change, and where its result goes.
 
-    def __init__(self, change: Change[Any], *, eventual: bool = False) -> None:
-        self.change = change
+    The traceback of its error has the writer's frames, and these have this object: so it refers to nothing any more
+    once it has answered. Else each error would be in a cycle, and keep what the change refers to.
+    """
+
+    def __init__(self, change: Change[Any], done: Future[Any], *, eventual: bool) -> None:
         self.eventual = eventual
-        self.done: Future[Any] = Future()
+        self._change: Change[Any] | None = change
+        self._done: Future[Any] | None = done
+        self._result: Any = None
+        self._error: BaseException | None = None
 
+    def begin(self) -> bool:
+        """Whether it is to be made: its caller has not cancelled it."""
+        return self._done is not None and self._done.set_running_or_notify_cancel()
 
-def _made(connection: sqlite3.Connection, change: Change[Any]) -> tuple[Any, BaseException | None]:
-    """The result of a change, or the error after which nothing of it is there. Raises what refuses the transaction."""
-    connection.execute("SAVEPOINT change")
-    try:
-        result = change(connection)
-    except BaseException as error:  # it goes to the caller
-        if not connection.in_transaction:  # SQLite has rolled back all of it
-            if isinstance(error, (sqlite3.Error, MemoryError)):
+    def make(self, connection: sqlite3.Connection) -> None:
+        """Make the change; nothing of it is there if it raises. Raises what refuses the whole transaction."""
+        assert self._change is not None
+        self._result = self._error = None
+        connection.execute("SAVEPOINT change")
+        try:
+            self._result = self._change(connection)
+        except BaseException as error:  # it goes to the caller
+            if not connection.in_transaction:  # SQLite has rolled back all of it
+                if isinstance(error, (sqlite3.Error, MemoryError)):
+                    raise
+                raise sqlite3.OperationalError("the transaction was rolled back") from error
+            if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and refuses(error)):
                 raise
-            raise sqlite3.OperationalError("the transaction was rolled back") from error
-        if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and refuses(error)):
-            raise
-        connection.execute("ROLLBACK TO change")
+            connection.execute("ROLLBACK TO change")
+            self._error = error
         connection.execute("RELEASE change")
-        return None, error
-    connection.execute("RELEASE change")
-    return result, None
+
+    def answer(self, refusal: BaseException | None = None) -> None:
+        """Give the caller the refusal, or what :meth:`make` had. A second call does nothing."""
+        done, result, error = self._done, self._result, self._error or refusal
+        self._done = self._change = self._result = self._error = None
+        if done is not None and error is not None:
+            done.set_exception(error)
+        elif done is not None:
+            done.set_result(result)
 
 
 def connected(path: Path) -> sqlite3.Connection:
-    """A connection to a database, new or not, with the server's settings. Raises Damaged or OSError."""
+    """A connection to a database, new or not, with the server's settings. Raises DamagedDatabase or OSError."""
     with opening(path):
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -476,7 +494,7 @@ def make_tables(connection: sqlite3.Connection) -> None:
 
 
 def _commits(path: Path) -> int:
-    """How many transactions the database has had. Raises Damaged, OtherFormat, sqlite3.Error."""
+    """How many transactions the database has had. Raises DamagedDatabase, OtherFormat, sqlite3.Error."""
     if not path.exists():
         return 0
     try:
@@ -501,12 +519,12 @@ def _checked(connection: sqlite3.Connection, path: Path) -> int:
             "another directory; nothing in it was changed"
         )
     if version == 0 or not declared.issuperset(DECLARATIONS):
-        raise Damaged(f"{path} lacks tables of format {FORMAT}")
+        raise DamagedDatabase(f"{path} lacks tables of format {FORMAT}")
     for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
         if trouble != "ok":
-            raise Damaged(f"{path}: {trouble}")
+            raise DamagedDatabase(f"{path}: {trouble}")
     if any(isinstance(row, DamagedRow) for row in QUARANTINE.scan(connection)):
-        raise Damaged(f"{path}: an entry of the quarantine has another checksum")
+        raise DamagedDatabase(f"{path}: an entry of the quarantine has another checksum")
     ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
     return int(commits)
 
@@ -518,12 +536,12 @@ def _version(connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as Damaged or OSError."""
+    """Raise SQLite's errors as DamagedDatabase or OSError."""
     try:
         yield
     except sqlite3.Error as error:
         if is_damage(error):
-            raise Damaged(f"{path}: {error}") from None
+            raise DamagedDatabase(f"{path}: {error}") from None
         locked = _code(error) & 0xFF == sqlite3.SQLITE_BUSY
         raise OSError(f"{path}{' is locked by another process' if locked else f': {error}'}") from None
 
@@ -545,7 +563,7 @@ def _code(error: Exception) -> int:
 
 def _checkpoint(path: Path) -> None:
     """Copy the log, while another thread writes."""
-    with suppress(sqlite3.Error, OSError, Damaged):  # it is tried again when the log has grown
+    with suppress(sqlite3.Error, OSError, DamagedDatabase):  # it is tried again when the log has grown
         connection = connected(path)
         try:
             _copy_log(connection)

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
 
-from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, Table, checksum
+from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, RecordTable, checksum
 from .transaction_records import Entry, put_transactions, transactions_of
 
 PART_BYTES = 1 << 20
@@ -132,7 +132,7 @@ class DatasetRecord:
         except FlightShuffleError as error:
             raise ValueError(error.message) from None
         for what, holds in (
-            ("a file", len(self.files) == facts.files),
+            ("a file", len(self.files) == facts.files and all(each.size_bytes >= 0 for each in self.files)),
             ("a partition", len(self.partitions) == facts.partitions),
             ("a transaction", len(self.transactions) + len(self.forgotten) == facts.transactions),
             ("a partition's number", all(map(self._is_partition, self.partitions))),
@@ -144,7 +144,7 @@ class DatasetRecord:
 
     def _is_partition(self, partition: PartitionRecord) -> bool:
         known = 0 <= partition.number < self.facts.partition_count
-        return known and 0 <= partition.first <= partition.frames
+        return known and min(partition) >= 0 and partition.first <= partition.frames
 
     def _is_within(self, place: DictionaryRecord) -> bool:
         known = 0 <= place.file < len(self.files) and min(place) >= 0
@@ -258,7 +258,7 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
                 *(transactions_of(connection, row) if facts.transactions else ({}, [])),
             )
             record.check()
-        except (DamagedRow, ValueError, TypeError) as error:
+        except (DamagedRow, ValueError, TypeError, RecursionError) as error:
             yield DamagedDataset(row, str(name), str(generation), str(error), present)
         else:
             yield row, record
@@ -267,7 +267,7 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
 class _Children:
     """The whole rows of a table, by their dataset; asked for in the order of these."""
 
-    def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
+    def __init__(self, connection: sqlite3.Connection, table: RecordTable) -> None:
         rows = table.scan(connection, "1 ORDER BY dataset, number")
         whole = (row for row in rows if not isinstance(row, DamagedRow))
         self._groups = groupby(whole, key=itemgetter(0))

@@ -11,11 +11,8 @@ garbage. Both get an entry, because neither can be told from the other.
 
 Behind
     Where the last transactions are missing, a dataset is not served if there are files of its name that no row names:
-    a later write may have made them, and an earlier state would be wrong data without an error.
-
-Changelogs
-    One is served with an entry, which lets it take no writes: its last versions may be missing. Not if there are files
-    of another generation.
+    a later write may have made them, and an earlier state would be wrong data without an error. A changelog is served
+    with an entry, which lets it take no writes, unless there are files of another generation.
 """
 
 from __future__ import annotations
@@ -27,12 +24,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flight_server.protocol import Kind
-
-from .database import DATABASE_NAME, Damaged, connected, is_damage, make_tables, opening, read_only, refuses
+from .database import (
+    DATABASE_NAME,
+    DamagedDatabase,
+    connected,
+    is_damage,
+    make_tables,
+    opening,
+    read_only,
+    refuses,
+)
 from .dataset_records import delete, named_files
 from .quarantine import Quarantined, put_quarantined, quarantined
-from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, Table
+from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, RecordTable
 
 Unnamed = Callable[[set[str]], Mapping[tuple[str, str], list[str]]]
 
@@ -46,7 +50,7 @@ class _Lost:
     files: list[str]
 
 
-def renew(old: Path, new: Path, damage: Damaged, unnamed: Unnamed) -> list[Quarantined]:
+def renew(old: Path, new: Path, damage: DamagedDatabase, unnamed: Unnamed) -> list[Quarantined]:
     """Make new records in an empty directory; the entries of what is not served, or not as before. Raises OSError.
 
     Args:
@@ -71,7 +75,7 @@ def renew(old: Path, new: Path, damage: Damaged, unnamed: Unnamed) -> list[Quara
 
 
 def _entries_of_lost(
-    lost: list[_Lost], unnamed: Mapping[tuple[str, str], list[str]], damage: Damaged
+    lost: list[_Lost], unnamed: Mapping[tuple[str, str], list[str]], damage: DamagedDatabase
 ) -> Iterator[Quarantined]:
     damaged = {(each.dataset, each.generation): each.files for each in lost}
     for key in sorted(damaged.keys() | unnamed.keys()):
@@ -81,24 +85,24 @@ def _entries_of_lost(
 
 
 def _entries_of_copied(
-    connection: sqlite3.Connection, unnamed: Mapping[tuple[str, str], list[str]], damage: Damaged
+    connection: sqlite3.Connection, unnamed: Mapping[tuple[str, str], list[str]], damage: DamagedDatabase
 ) -> Iterator[Quarantined]:
     """The entries of those that are not served as before; the rows of those that are not served are deleted."""
-    rows = connection.execute("SELECT id, name, generation, kind FROM dataset").fetchall()
-    for row, name, generation, kind in rows:
+    if not damage.behind:
+        return
+    changelogs = {row for (row,) in connection.execute("SELECT dataset FROM changelog")}
+    rows = connection.execute("SELECT id, name, generation FROM dataset").fetchall()
+    for row, name, generation in rows:
         files = sorted({*files_of(connection, row), *unnamed.get((name, generation), ())})
-        changelog = kind == Kind.CHANGELOG.value
-        later = {
-            other for dataset, other in unnamed if dataset == name and not (changelog and other == generation)
-        }
-        if damage.behind and later:
+        later = {other for dataset, other in unnamed if dataset == name}
+        if later - ({generation} if row in changelogs else set()):
             delete(connection, row)
             reason = (
                 f"its rows are whole, but files of it are there that no row names, of generation "
                 f"{', '.join(sorted(later))}: the last changes may be missing ({damage})"
             )
             yield Quarantined.now(name, generation, reason, files)
-        elif changelog:
+        elif row in changelogs:
             reason = f"its last versions may be missing: the records were damaged ({damage})"
             yield Quarantined.now(name, generation, reason, files, served=True)
 
@@ -161,7 +165,7 @@ def files_of(connection: sqlite3.Connection, row: int) -> list[str]:
 
 
 def _column(
-    connection: sqlite3.Connection, table: Table, column: str, where: str, *values: int
+    connection: sqlite3.Connection, table: RecordTable, column: str, where: str, *values: int
 ) -> Iterator[Any]:
     query = f"SELECT {column} FROM {table.name} WHERE {where}"  # noqa: S608  # names of ours
     return (value for (value,) in connection.execute(query, values))

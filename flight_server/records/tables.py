@@ -1,7 +1,7 @@
 """Tables: the schema of the server's records, and rows with a checksum.
 
 SQLite has no checksums: a flipped bit in a row is another value without an error. So each row ends with the CRC-32C of
-its other values, which :meth:`Table.rows` compares: a damaged row costs its dataset, and not the start.
+its other values, which :meth:`RecordTable.rows` compares: a damaged row costs its dataset, and not the start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DamagedRow(Exception):
         self.values = values
 
 
-class Table:
+class RecordTable:
     """One table. ``columns``: their declarations, by name; the checksum is one more."""
 
     def __init__(self, name: str, columns: dict[str, str], constraints: str = "") -> None:
@@ -92,7 +92,7 @@ def checksum(row: Sequence[Value]) -> int:
     return crc
 
 
-DATASET = Table(
+DATASET = RecordTable(
     "dataset",
     {
         "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
@@ -103,7 +103,7 @@ DATASET = Table(
         "schema": "BLOB",
     },
 )
-FILE = Table(
+FILE = RecordTable(
     "file",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
@@ -113,7 +113,7 @@ FILE = Table(
     },
     "PRIMARY KEY (dataset, number)",
 )
-PARTITION = Table(
+PARTITION = RecordTable(
     "partition",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
@@ -127,7 +127,7 @@ PARTITION = Table(
     },
     "PRIMARY KEY (dataset, number)",
 )
-INDEX = Table(
+INDEX = RecordTable(
     "frames",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
@@ -137,7 +137,7 @@ INDEX = Table(
     },
     "PRIMARY KEY (dataset, partition, part)",
 )
-TRANSACTION = Table(
+TRANSACTION = RecordTable(
     "transaction_id",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
@@ -146,18 +146,19 @@ TRANSACTION = Table(
     },
     "PRIMARY KEY (dataset, id)",
 )
-CHANGELOG = Table(
+CHANGELOG = RecordTable(
     "changelog",
     {
         "dataset": "INTEGER PRIMARY KEY REFERENCES dataset ON DELETE CASCADE",
         "since": "INTEGER NOT NULL",
         "upper": "INTEGER NOT NULL",
         "time": "REAL NOT NULL",
-        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, and of ``run``
+        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, of ``run``, and of ``range``
         "runs": "INTEGER NOT NULL",
+        "ranges": "INTEGER NOT NULL",
     },
 )
-VERSION = Table(
+VERSION = RecordTable(
     "version",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
@@ -168,17 +169,26 @@ VERSION = Table(
     },
     "PRIMARY KEY (dataset, first)",
 )
-RUN = Table(
+RUN = RecordTable(
     "run",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
-        "place": "INTEGER NOT NULL",
         "name": "TEXT NOT NULL",
         "version": "INTEGER",
     },
-    "PRIMARY KEY (dataset, place)",
+    "PRIMARY KEY (dataset, name)",
 )
-HOLD = Table(
+RANGE = RecordTable(
+    "range",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "low": "INTEGER NOT NULL",  # its first hash, less 2**63
+        "since": "INTEGER NOT NULL",
+        "base": "TEXT",
+    },
+    "PRIMARY KEY (dataset, low)",
+)
+HOLD = RecordTable(
     "hold",
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
@@ -191,7 +201,7 @@ HOLD = Table(
     },
     "PRIMARY KEY (dataset, name)",
 )
-QUARANTINE = Table(
+QUARANTINE = RecordTable(
     "quarantine",
     {
         "name": "TEXT NOT NULL",  # of a dataset that may have no row any more
@@ -203,7 +213,7 @@ QUARANTINE = Table(
     },
     "PRIMARY KEY (name, generation)",
 )
-OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, HOLD)
+OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
 DECLARATIONS: Final = [
     "CREATE TABLE server (commits INTEGER NOT NULL)",

@@ -162,6 +162,8 @@ class _ServerCollector(Collector):
         )
         foreign = len(self._server.catalogue.disk.foreign)
         yield _gauge("foreign_files", "files in the data directory that no server has written", foreign)
+        damaged = len(self._server.catalogue.disk.damaged_records)
+        yield _gauge("damaged_records", "folders of damaged records, which a start has replaced", damaged)
 
     def _pools(self) -> Iterator[Metric]:
         memory, disk = self._server.catalogue.budget.memory, self._server.catalogue.budget.disk

@@ -13,7 +13,7 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
                                   came, what each server has of one that is spread (``portions``), and in ``starts`` the
                                   start of the server whose portion this is
     datasets                      a shorter summary of each dataset, for a prefix
-    why                           the open waits, longest first
+    why                           the open waits, longest first, and what is in ``quarantine``
     history                       traffic, pools and waits over the last minutes (``history``), not in pages
 
 ``statistics`` and ``why`` also list the bytes that are held by generations that were replaced or outlived while they
@@ -214,7 +214,7 @@ async def statistics(server: Observed, page: ListedPage, caller: Caller) -> dict
     """The answer to ``statistics``. Raises NotFound for an unknown dataset."""
     readers = Counter(reader.dataset for reader in server.delivery.readers.values())
     staged = await _staged(server, page.dataset, caller)
-    own = _of_server(server) if caller.sees_all else _of_principal(server, caller)
+    own = _of_server(server, caller) if caller.sees_all else _of_principal(server, caller)
     answer = {**own, "ended": await _ended(server, caller), "staged": staged}
     if (usage := acting.get()) is not None:
         answer["quotas"] = usage.statistics()
@@ -280,7 +280,9 @@ async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
 
 
 async def why(server: Observed, page: Page, caller: Caller) -> dict[str, Any]:
-    """A page of the open waits, the disk's trouble if there is one, ended generations and staged writes."""
+    """A page of the open waits, the disk's trouble if there is one, damaged datasets, ended generations and staged
+    writes.
+    """
     shown = None if caller.sees_all else caller.sees
     waits = server.waits.listed(page.dataset, page.part, shown)
     count = server.waits.count(page.dataset, shown)
@@ -288,9 +290,20 @@ async def why(server: Observed, page: Page, caller: Caller) -> dict[str, Any]:
         **page.head(count),
         "waits": waits,
         "disk_trouble": server.spiller.trouble if caller.sees_all else None,
+        "quarantine": _quarantined(server, page.dataset, caller),
         "ended": await _ended(server, caller),
         "staged": await _staged(server, page.dataset, caller),
     }
+
+
+def _quarantined(server: Observed, name: str | None, caller: Caller) -> list[dict[str, Any]]:
+    """Up to ``MAX_NAMED_FILES`` entries, of one name or of all."""
+    entries = [
+        entry
+        for entry in server.catalogue.disk.quarantine.entries
+        if name in (None, entry.dataset) and caller.sees(entry.dataset)
+    ]
+    return [entry.to_json() for entry in entries[:MAX_NAMED_FILES]]
 
 
 @dataclass
@@ -414,7 +427,7 @@ def _slowest(server: Observed, caller: Caller) -> list[dict[str, Any]]:
     ]
 
 
-def _of_server(server: Observed) -> dict[str, Any]:
+def _of_server(server: Observed, caller: Caller) -> dict[str, Any]:
     return {
         "memory": _pool(server.catalogue.budget.memory),
         "disk": {**_pool(server.catalogue.budget.disk), "trouble": server.spiller.trouble},
@@ -424,7 +437,8 @@ def _of_server(server: Observed) -> dict[str, Any]:
         "waits": len(server.waits),
         **asdict(server.counters),
         "task_failures": dict(server.background.failures),
-        "quarantine": [each.to_json() for each in server.catalogue.disk.quarantine.entries[:MAX_NAMED_FILES]],
+        "quarantine": _quarantined(server, None, caller),
+        "damaged_records": server.catalogue.disk.damaged_records[:MAX_NAMED_FILES],
         "foreign_files": server.catalogue.disk.foreign[:MAX_NAMED_FILES],
         "servers": server.fellows.listed(),
         "token_file_trouble": server.authenticator.trouble,

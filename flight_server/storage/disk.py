@@ -91,6 +91,10 @@ class Disk:
         header = FileHeader(self.folder.owner, name, generation, kind.value, durable)
         return SegmentWriter(self.folder, header, pool, self._segment_bytes, self.disposal.dispose)
 
+    def delete(self, path: Path) -> None:
+        """Delete a file of the folder that no object holds, see ``disposal``."""
+        self.disposal.delete(path, self.pool.empty())
+
     def turn(self, name: str) -> asyncio.Lock:
         lock = self._turns.get(name)
         if lock is None:

@@ -1,7 +1,9 @@
 """Disposal: the one thread that closes and unlinks the files of segments, in the order of the calls.
 
-Once the thread has ended, because the server stops, callers do the work themselves, at once. A file that the disk keeps
-is deleted at the next start.
+Once the thread has ended, because the server stops, callers do the work themselves, at once.
+
+A file whose unlink the disk refuses stays counted in the disk pool, and a duty of the server has it tried again
+(:meth:`Disposal.try_again`) until it is gone. After a stop the next start deletes it.
 
 Finalizers
     :meth:`Disposal.dispose` is called by finalizers, and the collector runs these in any thread, inside any lock that
@@ -12,7 +14,9 @@ Finalizers
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -24,9 +28,11 @@ import structlog
 from flight_server.concurrency import to_its_end
 from flight_server.memory import Reservation
 
-from .segments import dispose_now
+TRIED_AT_ONCE = 1000
+"""Refused files: some milliseconds, for which others wait."""
 
 Work = Callable[[], object]
+_Refused = deque[tuple[Path, Reservation]]
 
 _log = structlog.get_logger("flight_server.storage.disposal")
 
@@ -41,15 +47,21 @@ class Disposal:
             target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
         )
         self._thread.start()
+        self._refused: _Refused = deque()  # files that the disk keeps; the thread changes it
         self._closed = False
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
-        """Call :func:`~flight_server.storage.segments.dispose_now` in the thread."""
-        self._do(dispose_now, fd, path, reservation)
+        """Close a file in the thread; unless ``path`` is None, delete it. Free its bytes."""
+        self._do(_dispose, fd, path, reservation, self._refused)
 
     def delete(self, path: Path, reservation: Reservation) -> None:
-        """Delete a file in the thread, and free its bytes; one that the disk keeps is deleted at the next start."""
-        self._do(_delete, path, reservation)
+        """Delete a file in the thread, and free its bytes. One that is not counted is once the disk keeps it."""
+        self._do(_delete, path, reservation, self._refused)
+
+    def try_again(self) -> None:
+        """Delete in the thread what the disk has refused to."""
+        if self._refused:
+            self._do(_delete_refused, self._refused)
 
     async def settled(self) -> None:
         """Return when the files of all earlier calls were deleted. Cancelling is safe, see :func:`to_its_end`."""
@@ -90,10 +102,32 @@ def _work_off(queue: SimpleQueue[Work | None]) -> None:
         del work  # not kept while the thread waits for the next
 
 
-def _delete(path: Path, reservation: Reservation) -> None:
-    with suppress(OSError):
-        path.unlink()
-    reservation.free()
+def _dispose(fd: int, path: Path | None, reservation: Reservation, refused: _Refused) -> None:
+    os.close(fd)
+    if path is None:
+        reservation.free()
+    else:
+        _delete(path, reservation, refused)
+
+
+def _delete(path: Path, reservation: Reservation, refused: _Refused) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if not reservation.size_bytes:
+            with suppress(OSError):
+                reservation.grow(path.stat().st_size)
+        if not refused:
+            _log.warning("file_not_deleted", path=str(path), trouble=str(error))
+        refused.append((path, reservation))
+    else:
+        reservation.free()
+
+
+def _delete_refused(refused: _Refused) -> None:
+    for _ in range(min(len(refused), TRIED_AT_ONCE)):
+        path, reservation = refused.popleft()
+        _delete(path, reservation, refused)
 
 
 def _do_safely(work: Work) -> None:

@@ -25,7 +25,6 @@ import secrets
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -55,19 +54,24 @@ class Folder:
         self._held = held
         self._lock = threading.Lock()
         self._made = self._synced = 0  # files
-        path.mkdir(parents=True, exist_ok=True)
-        sync_directory(path.parent)
+        self._make_folder()
 
     def make(self, suffix: Suffix) -> tuple[Path, int]:
         """A new, empty file: its path, and a descriptor to write and read it. Raises OSError, also as
         :meth:`check_held`.
         """
         self.check_held()
+        if not self.path.is_dir():  # it has vanished, and what is spilled from now on needs it
+            self._make_folder()
         path = self.path / f"{self.owner}-{secrets.token_hex(8)}.{suffix}"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with self._lock:
             self._made += 1
         return path, fd
+
+    def _make_folder(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        sync_directory(self.path.parent)
 
     def check_held(self) -> None:
         """Raise OSError if the data directory was removed, moved or replaced: new files would be lost."""
@@ -88,17 +92,17 @@ class Folder:
             sync_directory(self.path)
             self._synced = made
 
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete those of the files that have names of this folder's owner. One that the disk keeps is deleted at the
-        next start.
-        """
-        for name in names:
-            if self._is_own(name):
-                with suppress(OSError):
-                    (self.path / name).unlink()
+    def own(self, names: Iterable[str]) -> list[Path]:
+        """The paths of those that are names of this folder's owner, and may be deleted."""
+        return [self.path / name for name in names if self._is_own(name)]
 
-    def sweep(self, named: Container[str]) -> list[str]:
-        """Delete the garbage; the paths of all foreign entries. ``named``: the names in the records."""
+    def sweep(self, named: Container[str], refused: Callable[[Path], None]) -> list[str]:
+        """Delete the garbage; the paths of all foreign entries.
+
+        Args:
+            named: the names in the records.
+            refused: gets the files that the disk keeps.
+        """
         foreign = []
         with os.scandir(self.path) as entries:
             for entry in entries:
@@ -108,8 +112,8 @@ class Folder:
                 elif entry.name not in named:
                     try:
                         Path(entry.path).unlink()
-                    except OSError as error:  # it is garbage at the next start, too
-                        _log.warning("file_not_deleted", path=entry.path, trouble=str(error))
+                    except OSError:
+                        refused(Path(entry.path))
         return sorted(foreign)
 
     def has_files(self) -> bool:

@@ -23,7 +23,7 @@ from typing import Final
 
 import structlog
 
-from flight_server.records import Damaged, Database, renew
+from flight_server.records import DamagedDatabase, Database, renew
 
 from .disk_files import is_real_directory, sync_directory
 from .folder import Folder
@@ -45,9 +45,9 @@ def open_records(data_dir: Path, folder: Folder) -> Database:
         sync_directory(data_dir)
     try:
         if not path.exists() and folder.has_files():
-            raise Damaged(f"{path} is missing")
+            raise DamagedDatabase(f"{path} is missing")
         return _opened(path, folder)
-    except Damaged as damage:
+    except DamagedDatabase as damage:
         _replace(path, new, folder, damage)
         return _opened(path, folder)
 
@@ -65,7 +65,7 @@ def _opened(path: Path, folder: Folder) -> Database:
     return Database(path, folder.sync, folder.check_held)
 
 
-def _replace(path: Path, new: Path, folder: Folder, damage: Damaged) -> None:
+def _replace(path: Path, new: Path, folder: Folder, damage: DamagedDatabase) -> None:
     new.mkdir()
     entries = renew(path, new, damage, folder.unnamed)
     sync_directory(new)

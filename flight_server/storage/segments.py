@@ -47,16 +47,8 @@ _IOV_MAX = 1024
 _numbers = itertools.count(1)
 
 
-def dispose_now(fd: int, path: Path | None, reservation: Reservation) -> None:
-    """Close a segment's file; unless ``path`` is None, unlink it. Free its bytes. Blocks."""
-    os.close(fd)
-    if path is not None:
-        with suppress(OSError):  # it is read-only or gone; the next start deletes the rest
-            path.unlink(missing_ok=True)
-    reservation.free()
-
-
 Dispose = Callable[[int, "Path | None", Reservation], None]
+"""Closes a file, and unlinks it unless the path is None; later and in another thread."""
 
 
 class SegmentSlice:
@@ -90,7 +82,7 @@ class Segment:
     """
 
     def __init__(
-        self, path: Path, fd: int, size_bytes: int, reservation: Reservation, dispose: Dispose = dispose_now
+        self, path: Path, fd: int, size_bytes: int, reservation: Reservation, dispose: Dispose
     ) -> None:
         self.path = path
         self.number = next(_numbers)
@@ -103,7 +95,7 @@ class Segment:
         self.synced_bytes = 0  # so many are on the medium, says fsync
 
     @classmethod
-    def made(cls, folder: Folder, header: bytes, disk: MemoryPool, dispose: Dispose = dispose_now) -> Self:
+    def made(cls, folder: Folder, header: bytes, disk: MemoryPool, dispose: Dispose) -> Self:
         """A new file with this header. Raises DiskTrouble."""
         try:
             path, fd = folder.make("frames")
@@ -114,7 +106,7 @@ class Segment:
         return segment
 
     @classmethod
-    def existing(cls, path: Path, disk: MemoryPool, dispose: Dispose = dispose_now) -> Self:
+    def existing(cls, path: Path, disk: MemoryPool, dispose: Dispose) -> Self:
         """A file that a row of the records names. Raises NotAFile, OSError."""
         fd = open_regular(path)
         reservation = disk.empty()
@@ -198,7 +190,7 @@ class SegmentWriter:
         header: FileHeader,
         disk: MemoryPool,
         segment_bytes: int,
-        dispose: Dispose = dispose_now,
+        dispose: Dispose,
     ) -> None:
         self._folder = folder
         self._header = header

@@ -14,8 +14,7 @@ from flight_server.datasets import Dataset, OnDisk, Partition
 from flight_server.frames import Records, unpacked
 from flight_server.memory import RECORD_BYTES, Metadata, Reservation
 from flight_server.protocol import CorruptFrame, ReadTrouble
-from flight_server.records import Damaged as DamagedDatabase
-from flight_server.records import DamagedRow, Database, DiskTrouble, index
+from flight_server.records import DamagedDatabase, DamagedRow, Database, DiskTrouble, index
 from flight_server.storage import Disk
 
 from .readback import frame_lost

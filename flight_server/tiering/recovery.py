@@ -69,7 +69,7 @@ class Recovered:
 
 def recover(catalogue: Catalogue) -> Recovered:
     """Fill an empty catalogue. Raises OSError: the start must end: an I/O error, an unreadable file, another format, or
-    no room for the metadata; records.Damaged.
+    no room for the metadata; records.DamagedDatabase.
     """
     if catalogue.disk.records is None:
         return Recovered(0, 0, 0)
@@ -105,7 +105,7 @@ def delete_garbage(catalogue: Catalogue) -> None:
     disk = catalogue.disk
     if disk.records is not None and disk.folder is not None:
         kept = {name for entry in disk.quarantine.entries for name in entry.files}
-        disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files))
+        disk.foreign = disk.folder.sweep(kept | disk.records.read(named_files), disk.delete)
 
 
 def set_aside(
@@ -192,8 +192,8 @@ def _files(catalogue: Catalogue, record: DatasetRecord) -> Iterator[tuple[Segmen
     for name, size_bytes in record.files:
         try:
             segment = Segment.existing(folder.path / name, catalogue.budget.disk, disk.disposal.dispose)
-        except FileNotFoundError:
-            raise _Damage(f"{name} is missing") from None
+        except (FileNotFoundError, ValueError):  # a name that can be no file's
+            raise _Damage(f"{name!r} is missing") from None
         if segment.size_bytes < size_bytes:
             raise _Damage(f"{name} has {segment.size_bytes} of {size_bytes} bytes")
         yield segment, size_bytes

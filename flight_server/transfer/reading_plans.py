@@ -9,7 +9,7 @@ Each slice can be read by a ticket with ``from`` and ``until``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flight_server.concurrency import Slice, in_slices
@@ -88,9 +88,16 @@ async def planned(
         partition.check()
         if partition.state is not PartitionState.SEALED:
             raise dataset.attached.not_sealed(dataset)
-        await loading.load(dataset, partition)
-        first = partition.table.first
-        for frame, piece in enumerate(cut(partition.table.sizes(), request.target_bytes), 1):
+        first = partition.first_left
+        pieces: Iterable[tuple[int, int, int] | None]
+        if partition.bytes_left <= request.target_bytes:
+            # Its frames' sizes do not matter, so a recovered one need not be loaded.
+            left = partition.frames_left
+            pieces = [(0, left, partition.bytes_left)] if left else []
+        else:
+            await loading.load(dataset, partition)
+            pieces = cut(partition.table.sizes(), request.target_bytes)
+        for frame, piece in enumerate(pieces, 1):
             if frame % _AT_ONCE == 0:
                 await present.end()
             if piece is None:

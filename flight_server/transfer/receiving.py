@@ -9,7 +9,7 @@ Broken off or ended
 
 Decoding
     A thread decodes large or compressed messages. The account of arrivals counts their decoded size, ``builder`` the
-    decoder's copies of dictionaries.
+    decoder's copies of dictionaries, for a ``BatchSink`` ``DictionaryRooms`` its dictionaries.
 
 Commits
     After a commit a put that gives batches (``BatchSink``) can go on, with a commit of its own, unless it has a
@@ -40,7 +40,15 @@ import pyarrow as pa
 
 from flight_server.access import open_stream
 from flight_server.datasets import Caller, Catalogue, Counters, Dataset
-from flight_server.frames import Accepted, Checked, FrameBuilder, FrameDecoder, Inspected, SchemaMessage
+from flight_server.frames import (
+    Accepted,
+    Checked,
+    DictionaryRooms,
+    FrameBuilder,
+    FrameDecoder,
+    Inspected,
+    SchemaMessage,
+)
 from flight_server.kinds import BatchSink, FrameSink, Kinds, Sink
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -224,6 +232,7 @@ class _Put:
         self._command: PutCommand | None = None
         self._sink: Sink | None = None
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
+        self._dictionaries = DictionaryRooms()  # of a BatchSink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         self.unanswered: bytes | memoryview = b""
@@ -276,7 +285,10 @@ class _Put:
             return
         checked = Checked(message, accepted)
         room = await self._admit(self._sink.dataset, checked.kept_bytes)
-        self._keep(self._sink, checked, room)
+        if isinstance(self._sink, BatchSink):
+            self._dictionaries.add(accepted, room)
+        else:
+            self._keep(self._sink, checked, room)
         self._echo_later(accepted)
 
     def _begin_again(self, sink: Sink) -> None:
@@ -290,7 +302,8 @@ class _Put:
 
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         assert self._command is not None
-        await sink.add(batch, await self._admit(sink.dataset, size_bytes))
+        dictionaries = self._dictionaries.decoded()
+        await sink.add(batch, await self._admit(sink.dataset, size_bytes), dictionaries)
         self._producer.rows += batch.num_rows
         self._producer.size_bytes += size_bytes
         self._receiver.counters.batch_in(batch.num_rows, size_bytes)

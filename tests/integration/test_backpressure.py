@@ -13,7 +13,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,11 +83,11 @@ class Model:
         self.lot = loop.random
         self.producers = 0
         self.budget = Budget(LIMIT_BYTES, disk_limit_bytes)
-        self.catalogue = Catalogue(self.budget, Disk(self.budget.disk, Path("nowhere")), clock=loop.time)
+        self.catalogue = Catalogue(self.budget, Disk(self.budget.disk), clock=loop.time)
         self.catalogue.disk.close()
         self.catalogue.disk.io_threads = loop.executor()  # type: ignore[assignment]
         self.writer = Writer(self.budget.disk)
-        self.catalogue.disk.writer = lambda name, generation: self.writer  # type: ignore[assignment, return-value]
+        self.catalogue.disk.writer = lambda *_, **__: self.writer  # type: ignore[assignment]
         given = {"budget_deadline_seconds": DEADLINE_SECONDS, "stall_seconds": STALL_SECONDS}
         self.node = Node(config.load(given), self.catalogue)
         self.messages_at_once = 0

@@ -53,12 +53,17 @@ def fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
+def link(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+    path.symlink_to("moved")
+
+
 DAMAGE: dict[str, Callable[[Path], None]] = {
     "gone": Path.unlink,
     "cut": lambda path: cut(path, 1),
     "empty": lambda path: os.truncate(path, 0),
     "fifo": fifo,
-    "link": lambda path: path.rename(path.with_name("moved")) and path.symlink_to("moved"),
+    "link": link,
 }
 
 

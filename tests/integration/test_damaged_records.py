@@ -215,6 +215,11 @@ def is_whole_changelog(client: flight.FlightClient, versions: int) -> bool:
     return step.version == versions
 
 
+def flipped(file: Path, place: int) -> Callable[[Path], None]:
+    """Flips a bit of that file of a data directory."""
+    return lambda data_dir: flip(data_dir / file, place)
+
+
 def everything(image: Image) -> set[str]:
     return {name for name, data in image.tables.items() if data is not None} | {"shuffle", CHANGELOG}
 
@@ -234,7 +239,7 @@ def test_a_flipped_bit_anywhere_in_the_database_costs_no_more_than_it_must(
     least = len(everything(images.clean))
     for _ in range(count):
         place = chance.randrange(size_bytes)
-        whole = served(images.clean, lambda data_dir, place=place: flip(data_dir / DATABASE, place))
+        whole = served(images.clean, flipped(DATABASE, place))
         least = min(least, len(whole))
     print(f"{least} of {len(everything(images.clean))} datasets were served in the worst case")
 
@@ -242,7 +247,7 @@ def test_a_flipped_bit_anywhere_in_the_database_costs_no_more_than_it_must(
 @pytest.mark.long
 @pytest.mark.parametrize("place", [0, 30, 100, 4096 + 2])
 def test_a_database_with_a_broken_head_is_set_aside(images: Images, served: Served, place: int) -> None:
-    served(images.clean, lambda data_dir: flip(data_dir / DATABASE, place))
+    served(images.clean, flipped(DATABASE, place))
 
 
 @pytest.mark.long
@@ -281,7 +286,7 @@ def test_a_flipped_bit_anywhere_in_the_log_is_noticed(images: Images, served: Se
     chance = random.Random(1)
     for _ in range(40):
         place = chance.randrange(size_bytes)
-        served(images.killed, lambda data_dir, place=place: flip(data_dir / LOG, place))
+        served(images.killed, flipped(LOG, place))
 
 
 def test_an_older_copy_that_was_put_back_is_noticed(images: Images, served: Served) -> None:

@@ -257,6 +257,26 @@ def test_a_file_that_the_disk_keeps_is_deleted_by_the_next_start(servers: Server
         assert files(tmp_path / "data") == []
 
 
+def test_a_file_that_the_disk_keeps_is_counted_until_the_server_has_deleted_it(
+    servers: Servers, tmp_path: Path
+) -> None:
+    server = servers()
+    with closing(flight.connect(server.location)) as client:
+        for name in ("d", "big"):
+            action(client, "create", dataset=name, durable=True)
+        write(client, SMALL, "d")
+        write(client, BIG, "big")
+        used_bytes = action(client, "statistics")["disk"]["used_bytes"]
+        server.fail(unlink="EIO")
+        for name in ("d", "big"):
+            action(client, "drop", dataset=name)
+        time.sleep(1.0)  # the duty has tried again
+        assert action(client, "statistics")["disk"]["used_bytes"] == used_bytes
+        server.heal()
+        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] == 0, "all space is back")
+        assert files(tmp_path / "data") == []
+
+
 def test_a_commit_that_a_full_disk_refused_leaves_a_changelog_as_it_was(servers: Servers) -> None:
     server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:

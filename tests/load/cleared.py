@@ -29,6 +29,8 @@ def clear(
     server: RemoteServer,
     names: Iterable[Name],
     process: ForkedServer,
+    *,
+    disk_keeps_files: bool,
 ) -> None:
     """Drop all names and staged writes, while there is no other traffic.
 
@@ -43,7 +45,7 @@ def clear(
         calls.clear()
         jobs = calls if isinstance(calls, Jobs) else jobs
     deadline = time.monotonic() + SECONDS
-    while left := _left(server, process):
+    while left := _left(server, process, disk_keeps_files=disk_keeps_files):
         if time.monotonic() > deadline:
             raise Fault(f"after everything was dropped there is left {left}; {server.action('why')}")
         time.sleep(0.05)
@@ -51,7 +53,7 @@ def clear(
         raise Fault("a server that holds nothing has refused a put")
 
 
-def _left(server: RemoteServer, process: ForkedServer) -> dict[str, Any]:
+def _left(server: RemoteServer, process: ForkedServer, *, disk_keeps_files: bool) -> dict[str, Any]:
     root = Path(process.ready["data_dir"])
     folders = [root / name for name in DATA]
     within = tuple(f"{folder}/" for folder in folders)
@@ -68,6 +70,8 @@ def _left(server: RemoteServer, process: ForkedServer) -> dict[str, Any]:
         "files": [str(path) for folder in folders for path in folder.rglob("*")],
         "open files": [each for each in _open_files(process.pid) if each.startswith(within)],
     }
+    if disk_keeps_files:
+        del found["files"]
     return {what: amount for what, amount in found.items() if amount}
 
 

@@ -1,5 +1,5 @@
-"""The torture: a server that is killed again and again under random calls loses, doubles and mixes no row, brings
-nothing back that is gone, and never stands still.
+"""The torture: a server that is killed, loses its power or finds a broken disk again and again under random calls
+loses, doubles and mixes no row, brings nothing back that is gone, and never stands still.
 
 Some seconds in the suite; ``make torture SECONDS=3600`` for the long form, with a seed of its own that it prints.
 """
@@ -26,5 +26,5 @@ def test_what_was_acknowledged_is_there_and_what_was_given_up_changes_nothing(
     print(torture.summary())
     assert not torture.faults, "\n\n".join(torture.faults)
     assert sum(torture.kills.values()) > 0
-    for what in ("put", "seal", "stage", "drop", "read"):
+    for what in ("put", "seal", "stage", "drop", "read", "commit", "read log"):
         assert torture.done[what] > 0, f"no {what} was answered"

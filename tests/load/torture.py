@@ -203,6 +203,7 @@ class Torture:
         self.shared.killed.clear()
         self.shared.over.clear()
         self.shared.disk_doubtful_until = 0.0
+        self.shared.disk_keeps_files = False
         faults_before = len(self.faults)
         how = self._chance.choices(list(_ENDS), list(_ENDS.values()))[0]
         if how == POWER_LOSS and not self._ram.is_relative_to("/dev/shm"):
@@ -227,7 +228,11 @@ class Torture:
                     self._check_memory(process)
                 if how == "drop, then SIGKILL":
                     client = self._client(ways[:2], self._chance)
-                    self._guarded(client.jobs, lambda: clear(client.calls, ways[0], self._names, process))
+                    keeps = self.shared.disk_keeps_files
+                    self._guarded(
+                        client.jobs,
+                        lambda: clear(client.calls, ways[0], self._names, process, disk_keeps_files=keeps),
+                    )
             finally:
                 self._traffic_ends.set()
                 watchdog.join()
@@ -526,6 +531,7 @@ class _Trouble:
             functions = chance.choice(_TROUBLES)
             if not functions.keys().isdisjoint(_SYNCS):
                 self._shared.disk_doubtful_until = self._until + DOUBT_SECONDS
+            self._shared.disk_keeps_files |= "unlink" in functions
             self._process.disk.fail(**functions)
 
 

@@ -143,6 +143,8 @@ class Shared:
     """Set before the server is killed during the traffic."""
     disk_doubtful_until: float = 0.0
     """Until then, on the monotonic clock, a change that was refused may be in a log, where a crash makes it count."""
+    disk_keeps_files: bool = False
+    """Whether it has refused to remove some: a server deletes those when it starts."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Of what clients count together."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from flight_server.datasets import Catalogue
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import Store
 from flight_server.kinds.changelog.changelog import Changelog
-from flight_server.kinds.changelog.merges import Merge
-from flight_server.kinds.changelog.planning import Plan
+from flight_server.kinds.changelog.compaction import Going
+from flight_server.kinds.changelog.planning import FoldPlan, RewritePlan
 from flight_server.kinds.changelog.restoring import recover_changelogs
-from flight_server.kinds.changelog.runs import Run
+from flight_server.kinds.changelog.runs import MemoryRun, Run
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import Budget
 from flight_server.protocol import DIFF_COLUMN, CreateRequest, KeepRule, Kind, Transaction
@@ -48,14 +49,21 @@ def deltas_of(view: View, after: int, upto: int) -> Iterator[pa.RecordBatch]:
 
 
 class Engine:
-    """One store with one changelog. Every method blocks; ``close`` at the end."""
+    """One store with one changelog. Every method blocks; ``close`` at the end.
 
-    def __init__(self, directory: Path, schema: pa.Schema, keep: dict[str, Any] | None) -> None:
+    Args:
+        lasting: the directory outlives it.
+    """
+
+    def __init__(
+        self, directory: Path, schema: pa.Schema, keep: dict[str, Any] | None, *, lasting: bool = True
+    ) -> None:
         self.directory = directory
         self.loop = asyncio.new_event_loop()
         self.schema = schema
         budget = Budget(256 << 20, None)
-        self.disk = Disk(budget.disk, directory)
+        self.disk = Disk(budget.disk)
+        self.disk.use(directory, owner="0" * 16, lasting=lasting)
         self.catalogue = Catalogue(budget, self.disk)
         self.background = Background(_raise)
         self.store: Store = self.run(self._make())
@@ -123,13 +131,34 @@ class Engine:
         await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
         return int((await write.commit(transaction)).version)
 
-    def begin_merge(self, runs: tuple[Run, ...], since: int, *, to_file: bool) -> Merge:
+    def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Going:
+        """Begin to fold some ranges, all if none are named."""
         changelog = self.changelog
-        changelog.since = max(changelog.since, since)
-        return Merge(changelog, Plan(runs, to_file=to_file), changelog.since)
+        last = len(changelog.contents.bases.ranges) - 1 if last is None else last
+        return self.store.compactor.start(changelog, FoldPlan(first, last, to_file, 0), since)
 
-    def publish(self, merge: Merge) -> None:
-        self.run(merge.publish(self.store.threads, self.store.memory))
+    def begin_rewrite(self, runs: Sequence[Run], *, to_file: bool) -> Going:
+        """Begin to rewrite recent runs, all in memory or all files."""
+        in_memory = all(isinstance(run, MemoryRun) for run in runs)
+        plan = RewritePlan(tuple(runs), in_memory, to_file, alone=in_memory and to_file)
+        return self.store.compactor.start(self.changelog, plan, 0)
+
+    def publish(self, going: Going) -> None:
+        """Do the work to its end, and let it count."""
+        for _ in going.steps:
+            pass
+        self.run(self.store.compactor.publish(self.changelog, going))
+
+    def fold(self, since: int | None = None) -> None:
+        """Fold all up to a version, or what is old now, as often as it takes; what is later goes to a file, too."""
+        changelog = self.changelog
+        since = changelog.advanced_since(time.monotonic()) if since is None else since
+        while any(each.since < since for each in changelog.contents.bases.ranges):
+            number = next(n for n, each in enumerate(changelog.contents.bases.ranges) if each.since < since)
+            self.publish(self.begin_fold(since, number, number, to_file=True))
+        runs = [run for run in changelog.contents.recent if isinstance(run, MemoryRun)]
+        if runs or any(isinstance(run, MemoryRun) for run in changelog.contents.bases.runs):
+            self.publish(self.begin_rewrite(runs, to_file=True))
 
     def snapshot(self, version: int) -> Counter[tuple[Any, ...]]:
         """What readers get, as rows."""

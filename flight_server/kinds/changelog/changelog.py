@@ -1,21 +1,21 @@
 """Changelog: a keyed collection of updates, version by version; its state, and its changes.
 
-The states, and the verbs that change them, stand in ``_AFTER``. *write*: versions are committed, or holds put. *merge*:
-runs are replaced by their sum. *damage*: bytes on disk differ from the written ones; the undamaged parts can still be
-read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped``, of a damaged one
-``DataQuarantined``.
+The states, and the verbs that change them, stand in ``_AFTER``. *write*: versions are committed, or holds put.
+*compact*: runs are replaced by what stands for them. *damage*: bytes on disk differ from the written ones; the
+undamaged parts can still be read. *close*: it was dropped, or the server stops. An error is ``DatasetDropped``, of a
+damaged one ``DataQuarantined``.
 
 Who holds what
     The event loop alone changes a changelog, in synchronous steps; threads get views (``views``), which never change.
-    ``commits`` adds runs at the newer end, ``merges`` replaces neighbouring ones. Both hold ``turn`` from the moment
-    when they change the records until they have published, so the order on disk and in RAM is the same.
+    ``commits`` adds recent runs, ``compactor`` replaces them and the bases. Both hold ``turn`` from the moment when
+    they change the records until they have published, so the order on disk and in RAM is the same.
 
 Disk
     The ``records`` have what a restart needs, see ``records.changelog_records``; beside them are the run files, in the
     data directory's folder of files.
 
 Versions
-    ``upper`` is the newest version. ``since`` is the oldest that can be asked for; a merge moves it up when it begins.
+    ``upper`` is the newest version. ``since`` is the oldest that can be asked for; a fold moves it up when it begins.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
 )
-from flight_server.records import ChangelogRecords, Declared
+from flight_server.records import ChangelogRecords, DeclaredChangelog
 
+from .compaction import Going
+from .contents import Contents
 from .holds import Holds, gone
 from .planning import waiting
 from .rules import Rule
@@ -51,14 +53,12 @@ from .timeline import Timeline
 from .views import View
 
 DEFAULT_DELAY_SECONDS = 1.0
-FUEL_OF_A_ROW = 4
-"""How many rows of merging a committed row buys."""
 KEPT_DISK_PARTS = 8
 """While there is a changelog, one part in so many of the disk limit is kept for work that makes room: see the next two.
 """
 OF_KEPT_FOR_DELETES = 0.5
-OF_KEPT_FOR_MERGES = 1.0
-"""The share that each may take of it: deletes leave room for the merges that they need."""
+OF_KEPT_FOR_FOLDS = 1.0
+"""The share that each may take of it: deletes leave room for the folds that they need."""
 
 
 class ChangelogState(StrEnum):
@@ -72,7 +72,7 @@ class ChangelogState(StrEnum):
 _AFTER = transitions(
     ChangelogState,
     """
-    state      write      merge      read       damage     close
+    state      write      compact    read       damage     close
     OPEN       OPEN       OPEN       OPEN       DAMAGED    CLOSED
     DAMAGED    error      error      DAMAGED    DAMAGED    CLOSED
     CLOSED     error      error      error      CLOSED     CLOSED
@@ -84,7 +84,7 @@ class Hooks(Protocol):
     """The calls of a changelog to its server."""
 
     def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
-        """A merge of it may be due; ``soon``: it can wait for others of the next milliseconds."""
+        """Compaction of it may be due; ``soon``: it can wait for others of the next milliseconds."""
 
     def damaged(self, changelog: Changelog, what: str) -> None:
         """Damage was found on disk, for the first time."""
@@ -103,11 +103,12 @@ class Changelog:
     damage: str | None = None
     why_closed = ""  # follows its name, once it is
     final: View | None = None  # of a closed changelog, for the readers that it has
+    full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
 
     def __init__(
         self,
-        declared: Declared,
+        declared: DeclaredChangelog,
         layout: Layout,
         rule: Rule,
         records: ChangelogRecords,
@@ -129,17 +130,14 @@ class Changelog:
         self.turn = asyncio.Lock()
         self.changes = Changes()  # of ``upper`` and of the state
         self.holds = Holds(self.name, max_lag_seconds, metadata)
-        self.runs: tuple[Run, ...] = ()
+        self.contents = Contents.empty(layout)
         self.since = 0
         self.upper = 0
         self.timeline = Timeline(declared.delay_seconds, 0, time.monotonic())
         self.transactions = Transactions(self.name, metadata)
-        self.merges: list[Any] = []  # at most one of runs in memory and one of files, see ``merges``
+        self.working: list[Going] = []
         self.room: Reservation | None = None  # of ``metadata``
-        self.fuel_rows = 0
-        # Of the compactor: when the next tick brings fuel, and since when old rows wait that are too few for a merge.
-        self.tick_at = 0.0
-        self.old_since: float | None = None
+        self.old_since: float | None = None  # since when old rows wait that are too few for a fold
         self.readers = 0  # open streams
         self._hooks = hooks
 
@@ -187,8 +185,8 @@ class Changelog:
         if self.state is not ChangelogState.CLOSED and self.readers:
             self.final = self.view()
         self.step("close")
-        self.runs = ()
-        self.wake()  # so that its merge is abandoned
+        self.contents = Contents.empty(self.layout)
+        self.wake()  # so that its compaction is abandoned
 
     # Writing
 
@@ -200,11 +198,11 @@ class Changelog:
     # Reading
 
     def view(self) -> View:
-        """The runs that can be read now. Raises DatasetDropped."""
+        """What can be read now. Raises DatasetDropped."""
         if self.final is not None:
             return self.final
         self.step("read")
-        return View(self.layout, self.rule, self.runs, self.since, self.upper)
+        return View(self.layout, self.rule, self.contents, self.since, self.upper)
 
     def check_version(self, version: int) -> int:
         """The version, if it can be asked for.
@@ -226,24 +224,21 @@ class Changelog:
 
     # Changing
 
-    def published(self, runs: list[Run], version: int, now: float, rows: int) -> None:
+    def published(self, runs: list[Run], version: int, now: float) -> None:
         """Versions up to ``version`` are on disk, and these runs have their updates."""
-        self.runs += tuple(runs)
+        self.contents = self.contents.committed(runs)
         self.upper = version
         self.timeline.add(version, now)
-        self.fuel_rows += FUEL_OF_A_ROW * rows
         self.changes.tell()
         self.wake(soon=True)
 
-    def replaced(self, before: tuple[Run, ...], after: list[Run]) -> None:
-        """These neighbouring runs are replaced by their sum."""
-        start = self.runs.index(before[0])
-        assert self.runs[start : start + len(before)] == before
-        self.runs = (*self.runs[:start], *after, *self.runs[start + len(before) :])
+    def compacted(self, contents: Contents) -> None:
+        """Compaction has made these of the present contents."""
+        self.contents = contents
         self.changes.tell()
 
     def wake(self, *, soon: bool = False) -> None:
-        """A merge may be due; see :class:`Hooks`."""
+        """Work of compaction may be due; see :class:`Hooks`."""
         self._hooks.wake(self, soon=soon)
 
     def horizon(self, now: float) -> int:
@@ -260,32 +255,28 @@ class Changelog:
 
     @property
     def rows(self) -> int:
-        return sum(run.rows for run in self.runs)
+        return self.contents.rows
 
     @property
     def keys(self) -> int:
-        """At most so many keys: those of each run. A key that is in several runs counts in each, until a merge joins
+        """At most so many keys: those of each run. A key that is in several runs counts in each, until a fold joins
         them. Without a rule a key is a row.
         """
-        return sum(run.keys for run in self.runs)
+        return self.contents.bases.keys + sum(run.keys for run in self.contents.recent)
 
     @property
     def memory_bytes(self) -> int:
-        return sum(run.size_bytes for run in self.runs if isinstance(run, MemoryRun))
+        return sum(run.size_bytes for run in self.contents.runs if isinstance(run, MemoryRun))
 
     @property
     def disk_bytes(self) -> int:
-        return self.records.size_bytes + sum(run.size_bytes for run in self.runs if isinstance(run, RunFile))
+        files = (run for run in self.contents.runs if isinstance(run, RunFile))
+        return self.records.size_bytes + sum(run.size_bytes for run in files)
 
     @property
     def debt_rows(self) -> int:
-        """Rows that are not in the largest run yet, and so are left to merge."""
-        return self.rows - max((run.rows for run in self.runs), default=0)
-
-    @property
-    def waiting_retractions(self) -> int:
-        """Retractions of the oldest run: the rows of those that a merge left are not there, and may still come."""
-        return self.runs[0].retractions if self.runs else 0
+        """Rows that are not in a base yet, and so are left to fold."""
+        return self.rows - self.contents.bases.rows
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -299,21 +290,21 @@ class Changelog:
             "upper": self.upper,
             "keys": self.keys,
             "rows": self.rows,
-            "tombstones": sum(run.tombstones for run in self.runs),
-            "waiting_retractions": self.waiting_retractions,
-            "runs": len(self.runs),
+            "tombstones": sum(run.tombstones for run in self.contents.recent),
+            # The rows of those that a fold left are not there, and may still come.
+            "waiting_retractions": self.contents.bases.retractions,
+            "ranges": len(self.contents.bases.ranges),
+            "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
-            "fuel_rows": self.fuel_rows,
             "debt_rows": self.debt_rows,
-            "merging": bool(self.merges),
+            "merging": bool(self.working),
             **waiting(
-                self.runs,
+                self.contents,
                 max(self.since, horizon),
                 self.advanced_since(now),
                 held,
-                merging=bool(self.merges),
-                fuel_rows=self.fuel_rows,
+                working=bool(self.working),
             ),
             "held_back": None if held is None else held.to_json(),
             "holds": self.holds.listed(now),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from flight_server.protocol import (
 from flight_server.tiering import Reader
 
 from .changelog import Changelog
+from .compactor import DUTIES
 from .restoring import recover_changelogs
 from .store import Store
 from .version_appends import VersionAppends
@@ -47,14 +48,14 @@ METRICS = {
     "changelog_rows": "updates in the runs of all changelogs",
     "changelog_keys": "at most so many keys of all changelogs; one that is in several runs counts in each",
     "changelog_tombstones": "deletes in those runs",
-    "changelog_waiting_retractions": "retractions of oldest runs, whose rows may still come",
+    "changelog_waiting_retractions": "retractions of bases, whose rows may still come",
     "changelog_transaction_ids": "ids of transactions that are remembered",
+    "changelog_ranges": "ranges of keys' hashes of all changelogs",
     "changelog_runs": "runs of all changelogs",
     "changelog_memory_bytes": "bytes of runs in RAM",
-    "changelog_disk_bytes": "bytes of run files and logs",
-    "changelog_debt_rows": "updates that are not in their changelog's largest run yet",
-    "changelog_garbage_rows": "rows of which a merge may leave nothing; holds may keep them",
-    "changelog_fuel_rows": "updates that may be merged now",
+    "changelog_disk_bytes": "bytes of run files, and of rows that no file has",
+    "changelog_debt_rows": "updates that are in no base yet",
+    "changelog_garbage_rows": "rows of which a fold may leave nothing; holds may keep them",
     "changelog_holds": "holds on versions",
     "changelog_followers": "open streams of deltas",
     "changelogs_held_back": "changelogs whose compaction waits for a hold; statistics and the log name it",
@@ -63,7 +64,7 @@ METRICS = {
 }
 _ADDED_UP = (
     *("rows", "keys", "tombstones", "waiting_retractions", "transaction_ids", "garbage_rows"),
-    *("runs", "disk_bytes", "debt_rows", "fuel_rows", "followers"),
+    *("ranges", "runs", "disk_bytes", "debt_rows", "followers"),
 )
 CHANGELOGS_AT_ONCE = 10
 """Changelogs between two passes of the event loop: one of 30 runs takes 0.04 ms, one of the most runs 0.3 ms."""
@@ -130,7 +131,8 @@ class ChangelogKind(DatasetKind):
 
     async def start(self, background: Background, every_seconds: float) -> None:
         await self._store.start()
-        background.keep(self._store.compactor.run, "compactor")
+        for number in range(DUTIES):
+            background.keep(self._store.compactor.run, f"compactor {number}")
         background.keep(self._expire_holds, "holds", every_seconds=every_seconds)
 
     async def _expire_holds(self) -> None:
@@ -198,9 +200,11 @@ class ChangelogSink(BatchSink):
         self._write = self._store.write(self.dataset, deletes=self._command.delete)
         self._committed: dict[str, Any] | None = None
 
-    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+    async def add(
+        self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation]
+    ) -> None:
         self._frames += 1
-        await self._write.add(batch, room)
+        await self._write.add(batch, room, dictionaries)
 
     async def commit(self, totals: Commit) -> dict[str, Any]:
         check_totals(totals, self._write.rows, self._frames, self.dataset)

@@ -14,10 +14,10 @@ Repetition
 
 A full disk
     Commits that only retract or delete may take a part of the bytes that the disk pool keeps (``KEPT_DISK_PARTS``),
-    because merges free the rows that they remove. In a group that has no room the others are refused first.
+    because folds free the rows that they remove. In a group that has no room the others are refused first.
 
 Waiting
-    While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` runs, commits wait for the
+    While memory runs fill their share of memory, or there are more than ``MAX_RUNS`` recent runs, commits wait for the
     compactor until a deadline.
 """
 
@@ -29,6 +29,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import structlog
@@ -50,6 +51,8 @@ from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
 MAX_RUNS = 256
+IN_LOOP_ROWS = 64
+"""So few rows are encoded in the event loop, in less than a millisecond: a thread would take about as long to begin."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
 
@@ -157,20 +160,20 @@ class Commits:
             del self._queues[changelog]
 
     async def _room(self, changelog: Changelog, rows: int) -> None:
-        if len(changelog.runs) > MAX_RUNS:
+        if len(changelog.contents.recent) > MAX_RUNS:
             changelog.wake()
             try:
                 async with asyncio.timeout(self._deadline_seconds):
                     with self._waits.enter(
                         "budget", dataset=changelog.name, deadline_seconds=self._deadline_seconds
                     ):
-                        while len(changelog.runs) > MAX_RUNS:
+                        while len(changelog.contents.recent) > MAX_RUNS:
                             changelog.check_step("write")
                             await changelog.changes.next()
             except TimeoutError:
                 raise OutOfBudget(
-                    f"dataset {changelog.name!r} has {len(changelog.runs)} runs, and compaction does not keep up; "
-                    "write fewer and larger puts",
+                    f"dataset {changelog.name!r} has {len(changelog.contents.recent)} recent runs, and compaction "
+                    "does not keep up; write fewer and larger puts",
                     dataset=changelog.name,
                 ) from None
         if rows and self.memory.available_bytes == 0:
@@ -228,7 +231,10 @@ class Commits:
         noted = changelog.transactions.noted
         entries = {id_: noted(id_, number, version) for version, id_, number in numbered}
         try:
-            updates, block = await in_thread(self._threads, _encoded, changelog, first, group)
+            encode = partial(_encoded, changelog, first, group)
+            updates, block = (
+                encode() if _is_small(changelog, group) else await in_thread(self._threads, encode)
+            )
             await changelog.records.add(
                 StoredVersions(first, last, wall_time(now), block),
                 entries,
@@ -263,7 +269,7 @@ class Commits:
                 forgotten |= changelog.transactions.note(id_number, version)
         if forgotten:
             changelog.records.forget(forgotten)
-        changelog.published(runs, last, now, sum(waiting.rows for waiting in group))
+        changelog.published(runs, last, now)
         for version, waiting in enumerate(group, first):
             waiting.done.set_result(version)
 
@@ -284,6 +290,11 @@ class Commits:
             )
         for waiting in group:
             waiting.refuse(refusal)
+
+
+def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:
+    small = len(group) <= IN_LOOP_ROWS >= sum(waiting.rows for waiting in group)
+    return small and changelog.layout.is_simple
 
 
 def _encoded(changelog: Changelog, first: int, group: list[_Waiting]) -> tuple[Updates, bytes]:

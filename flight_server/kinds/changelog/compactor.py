@@ -1,22 +1,22 @@
-"""Compactor: the one duty that merges runs, of all changelogs in turn, a slice at a time, in one thread.
+"""Compactor: folds and rewrites (``compaction``) what ``planning`` says, of all changelogs in turn, a slice at a time.
 
-Guarantee: a changelog costs nothing here while there is nothing to merge: it has no task and no timer. Merges go on
-without new input until nothing is left to compact.
+Guarantee: a changelog costs nothing here while there is nothing to do: it has no task and no timer. Work goes on
+without new input until nothing is left to fold.
 
-Fuel
-    A committed row buys ``changelog.FUEL_OF_A_ROW`` rows of merging of files. A merge that has used up its fuel waits
-    for the next tick, after ``TICK_SECONDS``, which buys ``TICK_ROWS`` more: so merging keeps up with writing, goes on
-    without it, and leaves the machine's time to readers in between. Merges in memory need no fuel: they are short, and
-    save readers time.
+At once
+    Two duties take the changelogs that are due, one after the other, and do the next slice of each work that no other
+    one does. A changelog has at most one work on its runs in memory and one on its files; a fold in memory, and the
+    first file of what was folded so, go on alone.
 
 Too few old rows
-    ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are merged all the
-    same, for ``SLOW_ROWS`` rows of merging a second in the whole server: the next such merge begins when the last one
-    has been paid.
+    ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
+    same where that may be much, and all once nothing was put for ``IDLE_DELAYS`` of these: for ``SLOW_ROWS`` rows a
+    second in the whole server. The next such fold begins when the last one has been paid.
 
 Trouble
-    While the disk refuses, a merge is abandoned and tried again after ``TROUBLE_SECONDS``. A damaged run ends merging
-    of its changelog (``Changelog.damaged``).
+    While the disk refuses, work is abandoned and begun again after ``TROUBLE_SECONDS``. If it is full, folds of all old
+    rows go on meanwhile, which make room; rewrites need more than they free. A damaged run ends the compaction of its
+    changelog (``Changelog.damaged``).
 """
 
 from __future__ import annotations
@@ -35,28 +35,32 @@ import structlog
 from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.records import DiskTrouble, RecordGone
+from flight_server.records import DiskTrouble, RecordGone, StoredRange
 
-from .changelog import Changelog, ChangelogState
-from .merges import Merge
-from .planning import Plan, cost_rows, plan_files, plan_memory
-from .runs import Damaged
+from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
+from .compaction import Fold, Going, Rewrite, Work
+from .contents import Contents
+from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_left_over, plan_memory
+from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
+DUTIES = 2
 TICK_SECONDS = 0.02
-TICK_ROWS = 64 << 10
 TROUBLE_SECONDS = 5.0
 SOON_SECONDS = 0.02
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_SECONDS = 0.5
-"""Old rows that are too few for a merge wait so long, and the delay at least, for more of them."""
+"""Old rows that are too few for a fold wait so long, and the delay at least, for more of them."""
+IDLE_DELAYS = 2
 SLOW_ROWS = 64 << 10
-"""So many rows a second are read by merges of too few old rows, of all changelogs together."""
+"""So many rows a second are read by folds of too few old rows, of all changelogs together."""
+CATCH_UPS = 3
+"""So often a fold catches up with commits before it lets others wait until it has."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 
 
 class Compactor:
-    """The duty, its thread and its timers.
+    """The duties, their threads and timers.
 
     Args:
         memory: counts memory runs.
@@ -64,20 +68,21 @@ class Compactor:
 
     def __init__(self, memory: MemoryPool) -> None:
         self._memory = memory
-        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-merge")
+        self._threads = ThreadPoolExecutor(max_workers=DUTIES, thread_name_prefix="flight-server-fold")
         self._due: OrderedDict[Changelog, None] = OrderedDict()
         self._soon: dict[Changelog, float] = {}  # when they are due, in this order
         # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
-        # that were replaced are harmless. A changelog that was dropped is not held: its files stay, and count as disk
-        # that is used, until nothing refers to them.
+        # that were replaced are harmless. A changelog that was dropped is not held: its log counts as disk that is used
+        # until nothing refers to it.
         self._later: list[tuple[float, int, weakref.ref[Changelog]]] = []
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
-        self._slow_at = 0.0  # when old rows that are too few may be merged
+        self._slow_at = 0.0  # when old rows that are too few may be folded
+        self._planning: set[Changelog] = set()
         self._wake = asyncio.Event()
 
     def poke(self, changelog: Changelog, *, soon: bool = False) -> None:
-        """Look whether a merge of it is due, at once or within ``SOON_SECONDS``."""
+        """Look whether work of it is due, at once or within ``SOON_SECONDS``."""
         if not soon:
             self._due[changelog] = None
         elif changelog in self._soon or changelog in self._due:
@@ -87,7 +92,7 @@ class Compactor:
         self._wake.set()
 
     async def run(self) -> None:
-        """The duty; never returns."""
+        """One of ``DUTIES``; never returns."""
         while True:
             due_in = self.due_in()
             if due_in == 0:
@@ -130,99 +135,179 @@ class Compactor:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     async def look(self, changelog: Changelog) -> None:
-        """Begin the merges that are due, and do the next slice of each."""
+        """Begin the work that is due, and do the next slice of all that no other duty does."""
         if changelog.state is not ChangelogState.OPEN:
-            self._abandon(changelog)
+            self.abandon(changelog)
             return
         try:
-            self._begin(changelog)
-            for merge in list(changelog.merges):
-                await self._work(changelog, merge)
+            await self._begin(changelog)
+            for going in [each for each in changelog.working if not each.busy]:
+                going.busy = True
+                try:
+                    await self._work(changelog, going)
+                finally:
+                    going.busy = False
         except (DiskTrouble, OSError) as trouble:
-            _log.warning("merge_failed", dataset=changelog.name, trouble=str(trouble))
-            self._abandon(changelog)
-            self._look_at(changelog, time.monotonic() + TROUBLE_SECONDS)
+            _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
+            self.abandon(changelog)
+            now = time.monotonic()
+            if isinstance(trouble, DiskTrouble) and trouble.full and changelog.full_until <= now:
+                changelog.full_until = now + TROUBLE_SECONDS
+                self.poke(changelog)
+            self._look_at(changelog, now + TROUBLE_SECONDS)
         except Damaged as damage:
             _log.error("changelog_damaged", dataset=changelog.name, damage=str(damage))
-            self._abandon(changelog)
+            self.abandon(changelog)
             changelog.damaged(str(damage))
         except (DatasetDropped, DataQuarantined, RecordGone):
-            self._abandon(changelog)
+            self.abandon(changelog)
 
-    def _begin(self, changelog: Changelog) -> None:
+    async def _begin(self, changelog: Changelog) -> None:
+        going = changelog.working
+        if changelog in self._planning or len(going) == 2 or any(each.alone for each in going):
+            return
+        if not changelog.contents.recent and not changelog.contents.bases.shared.any():
+            return
         now = time.monotonic()
-        found = self._plans(changelog, slow=False)
-        if not found and not changelog.merges:
-            found, again_at = self._left_over(changelog, now)
-            if not found and again_at < math.inf:
-                self._look_at(changelog, again_at)
-        for plan in found:
-            changelog.since = changelog.advanced_since(now)
-            Merge(changelog, plan, changelog.since)
+        since = changelog.advanced_since(now)
+        self._planning.add(changelog)
+        try:
+            amounts = Amounts(changelog.contents, since, changelog.rule)
+            if any(isinstance(run, RunFile) for run in changelog.contents.recent):
+                await in_thread(self._threads, amounts.count)  # it may read files
+            else:
+                amounts.count()
+        finally:
+            self._planning.discard(changelog)
+        contents, counted = changelog.contents, amounts.contents
+        if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
+            self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
+            return
+        short = self._memory.available_bytes == 0 or self._memory.waiting > 0
+        memory: FoldPlan | RewritePlan | None = None
+        files: FoldPlan | RewritePlan | None = None
+        full = changelog.full_until > now
+        if full and not going:
+            files = amounts.fold(slow=True, idle=True)
+        if not full and not any(each.in_memory for each in going):
+            memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
+        if not full and all(each.in_memory for each in going):
+            files = plan_files(amounts)
+            if files is None and not going and not isinstance(memory, FoldPlan):
+                files = self._left_over(changelog, amounts, now)
+        for plan in (memory, files):
+            if plan is not None and not (plan.alone and going) and not any(each.alone for each in going):
+                self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
-    def _plans(self, changelog: Changelog, *, slow: bool) -> list[Plan]:
-        since = changelog.advanced_since(time.monotonic())
-        files_busy = any(merge.of_files for merge in changelog.merges)
-        found: list[Plan | None] = []
-        if not files_busy:
-            found.append(plan_files(changelog.runs, since, slow=slow))
-        if all(merge.of_files for merge in changelog.merges):
-            short = self._memory.available_bytes == 0 or self._memory.waiting > 0
-            found.append(
-                plan_memory(
-                    changelog.runs,
-                    since,
-                    changelog.records.size_bytes,
-                    short=short,
-                    slow=slow,
-                    files_busy=files_busy,
-                )
-            )
-        return [plan for plan in found if plan is not None]
-
-    def _left_over(self, changelog: Changelog, now: float) -> tuple[list[Plan], float]:
-        """The merge of old rows that are too few for one, if they have waited; see "Whole merges" in ``planning``. And
-        when there may be more to merge if no commit comes and no hold ends.
+    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | RewritePlan | None:
+        """The work on old rows that are too few for any, if they have waited; else the changelog is looked at again
+        when that is so.
         """
         held = changelog.holds.oldest()
-        again_at = math.inf
-        if changelog.runs and changelog.timeline.horizon(now) < (changelog.upper if held is None else held):
-            again_at = changelog.timeline.last + changelog.delay_seconds + TICK_SECONDS
-        found = self._plans(changelog, slow=True)
-        if not found:
+        last, patience = changelog.timeline.last, max(SLOW_SECONDS, changelog.delay_seconds)
+        idle_at = last + IDLE_DELAYS * patience
+        upto = changelog.upper if held is None else held
+        if changelog.contents.recent and changelog.timeline.horizon(now) < upto:
+            self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
+        plan = plan_left_over(amounts, idle=idle_at <= now)
+        if plan is None and not amounts.old.any():
             changelog.old_since = None
-            return [], again_at
+            return None
         if changelog.old_since is None:
             changelog.old_since = now
-        due_at = max(changelog.old_since + max(SLOW_SECONDS, changelog.delay_seconds), self._slow_at)
-        if due_at > now:
-            return [], min(again_at, due_at)
+        due_at = max(changelog.old_since + patience, self._slow_at, idle_at if plan is None else 0.0)
+        if plan is None or due_at > now:
+            self._look_at(changelog, max(due_at, now + TICK_SECONDS))
+            return None
         changelog.old_since = None
-        self._slow_at = now + sum(cost_rows(plan) for plan in found) / SLOW_ROWS
-        return found, again_at
+        self._slow_at = now + plan.cost_rows / SLOW_ROWS
+        return plan
 
-    async def _work(self, changelog: Changelog, merge: Merge) -> None:
-        files = merge.of_files
-        if files and changelog.fuel_rows <= 0:
-            if changelog.tick_at > time.monotonic():
-                self._look_at(changelog, changelog.tick_at)
-                return
-            changelog.tick_at = time.monotonic() + TICK_SECONDS
-            changelog.fuel_rows = TICK_ROWS
-        rows = await in_thread(self._threads, merge.step)
-        if files:
-            changelog.fuel_rows -= rows
-        if merge.done:
-            await merge.publish(self._threads, self._memory)
+    def start(self, changelog: Changelog, plan: FoldPlan | RewritePlan, since: int) -> Going:
+        """Begin this work; ``since``: the version up to which compaction may go."""
+
+        def new_file() -> RunWriter:
+            return RunWriter(changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
+
+        work: Work
+        make = new_file if plan.to_file else None
+        if isinstance(plan, FoldPlan):
+            changelog.since = max(changelog.since, since)
+            work = Fold(
+                changelog.contents,
+                plan.first,
+                plan.last,
+                since=changelog.since,
+                rule=changelog.rule,
+                new_file=make,
+                memory=self._memory,
+            )
+        else:
+            work = Rewrite(changelog.contents, plan.runs, make, self._memory)
+        changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
+        return changelog.working[-1]
+
+    async def _work(self, changelog: Changelog, going: Going) -> None:
+        if await in_thread(self._threads, next, going.steps, None) is None:
+            await self.publish(changelog, going)
         self.poke(changelog)
 
+    async def publish(self, changelog: Changelog, going: Going) -> None:
+        """Put the result in its place, on disk and in memory. Raises DiskTrouble, RecordGone: nothing was changed."""
+        work = going.take()
+        for _ in range(CATCH_UPS):
+            if not await in_thread(self._threads, work.catch_up, changelog.contents):
+                break
+        async with changelog.turn:
+            changelog.step("compact")
+            await in_thread(self._threads, work.catch_up, changelog.contents)
+            before = changelog.contents
+            contents = await in_thread(self._threads, work.published, before)
+
+            def replace() -> None:
+                changelog.working.remove(going)
+                if changelog.state is not ChangelogState.CLOSED:
+                    changelog.compacted(contents)
+
+            if work.to_file:
+                await changelog.records.publish(
+                    [run for run in contents.runs if isinstance(run, RunFile)],
+                    _stored_ranges(contents),
+                    changelog.since,
+                    _covered(contents, changelog.upper),
+                    then=replace,
+                )
+            else:
+                replace()
+        # To unmap large files takes tens of milliseconds, so the last references go in a thread.
+        last: list[object] = [before, work]
+        del before, work
+        await in_thread(self._threads, last.clear)
+
     @staticmethod
-    def _abandon(changelog: Changelog) -> None:
-        for merge in list(changelog.merges):
-            merge.abandon()
+    def abandon(changelog: Changelog) -> None:
+        """Give up all work but what another duty does; its files go."""
+        for going in [each for each in changelog.working if not each.busy]:
+            changelog.working.remove(going)
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):
             self._times[changelog] = when
             self._entered += 1
             heapq.heappush(self._later, (when, self._entered, weakref.ref(changelog)))
+
+
+def _stored_ranges(contents: Contents) -> list[StoredRange]:
+    """The ranges, as a restart finds them: without bases in memory, whose rows the records have in versions."""
+    return [
+        StoredRange(each.low, each.base.first_version - 1, None)
+        if isinstance(each.base, MemoryRun)
+        else StoredRange(each.low, each.since, None if each.base is None else each.base.name)
+        for each in contents.bases.ranges
+    ]
+
+
+def _covered(contents: Contents, upper: int) -> int:
+    """The version before the first one that has rows in memory only."""
+    firsts = [run.first_version for run in contents.runs if isinstance(run, MemoryRun)]
+    return min(firsts) - 1 if firsts else upper

@@ -7,9 +7,7 @@ A tombstone is an update whose diff is ``DELETE``. Its row has the key; the othe
 schema declares them without nulls, so neither a rule nor a reader may get it: :func:`living` takes it out.
 
 Compaction
-    At ``since`` deleted updates go, and of each key's tombstones up to ``since`` all but the newest. That one stays for
-    updates in older runs, until a merge includes the oldest run. A merge takes neighbouring runs, so it never adds up
-    updates from both sides of a tombstone that it does not see.
+    It sees whole keys, so at ``since`` deleted updates go with the tombstones up to ``since``.
 
 Emitting
     Rows put together before a tombstone stay emitted. :func:`lifetimes` gives the updates so that no part has a
@@ -59,19 +57,13 @@ def living(updates: Updates) -> tuple[Updates, Numbers | None]:
     return updates.take(rows), _Tombstones.of(updates).ends(rows)
 
 
-def settled(updates: Updates, since: int, *, oldest: bool) -> tuple[Updates, Updates]:
-    """The updates, without tombstones, that are not deleted at ``since``; and the tombstones that stay. ``oldest``: no
-    update of these keys is older.
-    """
+def settled(updates: Updates, since: int) -> tuple[Updates, Updates]:
+    """The updates of whole keys, without tombstones, that are not deleted at ``since``; and the later tombstones."""
     rows, ends = living(updates)
     if ends is None:
         return updates, Updates.empty(updates.layout)
-    found = updates.where(updates.diffs == DELETE)
-    replaced = np.zeros(len(found), np.bool_)
-    replaced[:-1] = found.versions[1:] <= since
-    replaced[found.key_starts[1:] - 1] = False  # the next one is of another key
-    gone = (found.versions <= since) if oldest else replaced
-    return rows.where(ends > since), found.where(~gone)
+    later = (updates.diffs == DELETE) & (updates.versions > since)
+    return rows.where(ends > since), updates.where(later)
 
 
 def lifetimes(updates: Updates, after: int, upto: int) -> Iterator[Updates]:

@@ -6,7 +6,6 @@ Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +20,6 @@ from .runs import Layout, Updates
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
-
-_PENDING = np.iinfo(np.int64).max
-"""The version of updates that count as later than all others."""
 
 
 @dataclass(frozen=True)
@@ -117,81 +113,30 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout
     return Updates(layout, both.rows.take(pa.array(changed)), hashes, versions, sums[changed])
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """The updates of some keys that are elsewhere, where a compaction of these does not see them.
-
-    Args:
-        untouched: sorted hashes of keys to which the rule must not be applied: their updates are only added up.
-        pending: updates at any version that may change the rule's result: retractions, or of ``whole_keys`` all
-            updates.
+def compacted(updates: Updates, since: int, rule: Rule) -> tuple[Updates, Hashes]:
+    """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
+    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out. The updates hold
+    whole keys.
     """
-
-    untouched: Hashes
-    pending: Updates
-
-
-def compacted(
-    updates: Updates,
-    since: int,
-    rule: Rule,
-    elsewhere: Callable[[Hashes], Elsewhere] | None = None,
-    *,
-    oldest: bool = False,
-) -> Updates:
-    """The updates that stand for these at every version from ``since`` on.
-
-    Args:
-        elsewhere: for sorted and unique hashes of keys. It is asked for those alone that the rule changes, because its
-            updates only make the rule change less. None if there are no other updates.
-        oldest: no update of these keys is older.
-    """
-    updates, tombstones = settled(updates, since, oldest=oldest)
-    updates = added_up(updates)
-    if not len(updates):
-        return tombstones
-    layout = updates.layout
-    nothing = Elsewhere(np.zeros(0, np.uint64), Updates.empty(layout))
-    left, changed = _applied(updates, since, rule, nothing.pending)
-    parts = [left, tombstones]
-    if len(changed):
-        found = nothing if elsewhere is None else elsewhere(changed)
-        pending = living(found.pending)[0]
-        again = np.setdiff1d(pending.hashes, found.untouched)
-        for hashes, of_these in ((found.untouched, Rule()), (again, rule)):
-            if len(hashes):
-                parts[0] = parts[0].where(~np.isin(parts[0].hashes, hashes))
-                parts.append(_applied(updates.of_hashes(hashes), since, of_these, pending)[0])
-    return Updates.joined(layout, parts)
-
-
-def _applied(updates: Updates, since: int, rule: Rule, pending: Updates) -> tuple[Updates, Hashes]:
-    """The updates that a rule leaves: those above ``since``, and those that stand for all up to ``since``; and the
-    hashes of keys, sorted and unique, of which that is not just the sum.
-    """
-    distinct = Distinct.of(_with_pending(updates, pending) if len(pending) else updates)
+    updates, tombstones = settled(updates, since)
+    distinct = Distinct.of(added_up(updates))
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
+    if not len(versions):
+        return tombstones, distinct.updates.hashes
     old = versions <= since
     counts = distinct.summed(np.where(old, diffs, 0))
-    taken = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
-    retracted = distinct.summed(np.where(old, 0, taken))
-    hashes = distinct.updates.hashes[distinct.firsts]
+    later = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
+    retracted = distinct.summed(np.where(old, 0, later))
     needed = rule.needed(distinct.groups(counts), retracted).counts
     left = np.flatnonzero(needed)
     # The first update of a row stands for all up to ``since``.
     latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
-    wanted = ~old & (versions != _PENDING)
-    first, versions, diffs = distinct.firsts[left], versions.copy(), diffs.copy()
-    wanted[first], versions[first], diffs[first] = True, latest[left], needed[left]
-    found = Updates(updates.layout, distinct.updates.rows, distinct.updates.hashes, versions, diffs)
-    return found.where(wanted), unique(hashes[needed != counts])
-
-
-def _with_pending(updates: Updates, pending: Updates) -> Updates:
-    """With those of the same keys, whose version is ``_PENDING``."""
-    never = np.full(len(pending), _PENDING)
-    pending = Updates(updates.layout, pending.rows, pending.hashes, never, pending.diffs)
-    return Updates.joined(updates.layout, [updates, pending.of_hashes(updates.unique_hashes)])
+    stays, first = ~old, distinct.firsts[left]
+    versions, diffs = versions.copy(), diffs.copy()
+    stays[first], versions[first], diffs[first] = True, latest[left], needed[left]
+    kept = Updates(updates.layout, distinct.updates.rows, distinct.updates.hashes, versions, diffs)
+    changed = unique(distinct.updates.hashes[distinct.firsts[needed != counts]])
+    return Updates.joined(updates.layout, [kept.where(stays), tombstones]), changed
 
 
 def added_up(updates: Updates) -> Updates:

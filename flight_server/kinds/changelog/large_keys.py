@@ -7,7 +7,7 @@ so each piece is added up with the tombstones of all.
 Folding
     A rule needs the same rows of two parts as of both together. So the pieces are taken one after the other, and of
     those before only the needed rows are held. Of the keys of a rule of ``whole_keys`` all rows are held once they are
-    added up. A merge's look-ups in other runs (``merges``) are made once for all pieces.
+    added up.
 
 Memory
     A piece has about twice ``piece_bytes`` at most, unless one row has more. The caller limits the bytes held beside
@@ -16,12 +16,12 @@ Memory
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .deletes import living, settled
-from .folding import Elsewhere, compacted
+from .folding import compacted
 from .rules import Rule
 from .runs import DELETE, Layout, Updates
 
@@ -31,8 +31,6 @@ COPIES = 3
 MAX_PROBED_ROWS = 64
 PROBED_BYTES = 1 << 20
 """So many rows or bytes are compared at once with another row."""
-
-_NONE = np.zeros(0, np.uint64)
 
 
 class TooLarge(Exception):
@@ -49,15 +47,12 @@ def pieces(
     since: int,
     upto: int,
     piece_bytes: int,
-    *,
-    oldest: bool = False,
 ) -> Iterator[Updates]:
     """The updates of one hash up to version ``upto``, ascending, each row in one piece; versions up to ``since`` count
-    as one. Updates deleted at ``since`` are left out, by tombstones of any piece; those that stay come in their order.
+    as one. Updates deleted at ``since`` are left out, by tombstones of any piece; later tombstones come in their order.
 
     Args:
         runs: of each run its parts, which follow each other.
-        oldest: no update of these keys is older.
     """
     tombstones = Updates.joined(
         layout,
@@ -78,21 +73,21 @@ def pieces(
             continue
         wanted_bytes = min(piece_bytes, 2 * wanted_bytes)
         taken = [
-            _added_up(part.where(part.versions <= upto), tombstones, since, oldest=oldest)
+            _added_up(part.where(part.versions <= upto), tombstones, since)
             for cursor in cursors
             for part in cursor.take()
         ]
-        yield _added_up(Updates.joined(layout, taken), tombstones, since, oldest=oldest)
+        yield _added_up(Updates.joined(layout, taken), tombstones, since)
 
 
-def _added_up(piece: Updates, tombstones: Updates, since: int, *, oldest: bool) -> Updates:
+def _added_up(piece: Updates, tombstones: Updates, since: int) -> Updates:
     """The sum of a piece, of which these are all tombstones of its keys, also those in other pieces."""
     if not len(tombstones):
-        return compacted(piece, since, Rule())
+        return compacted(piece, since, Rule())[0]
     rows = Updates.joined(piece.layout, [living(piece)[0], tombstones])
     # A key's tombstones are equal rows, so they are in one piece.
-    stay = settled(piece, since, oldest=oldest)[1]
-    return Updates.joined(piece.layout, [living(compacted(rows, since, Rule()))[0], stay])
+    stay = settled(piece, since)[1]
+    return Updates.joined(piece.layout, [living(compacted(rows, since, Rule())[0])[0], stay])
 
 
 def folded(
@@ -110,61 +105,11 @@ def folded(
     """
     rule = Rule() if rule.whole_keys else rule
     held = Updates.empty(layout)
-    for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=True):
-        held = compacted(Updates.joined(layout, [held, piece]), since, rule, oldest=True)
+    for piece in pieces(layout, runs, since, upto, piece_bytes):
+        held = compacted(Updates.joined(layout, [held, piece]), since, rule)[0]
         if COPIES * held.size_bytes > limit_bytes:
             raise TooLarge(2 * COPIES * held.size_bytes)
     return held
-
-
-def needed(
-    layout: Layout,
-    runs: Sequence[Sequence[Updates]],
-    elsewhere: Sequence[Sequence[Updates]],
-    rule: Rule,
-    *,
-    since: int,
-    upto: int,
-    oldest: bool,
-    piece_bytes: int,
-    limit_bytes: int,
-) -> Generator[int, None, Updates | None]:
-    """The updates that a merge leaves of one hash, those that the rule needs; or None if the updates are only to be
-    added up, because the rule needs to know others, or leaves too many. Yields how many rows each piece has.
-    ``elsewhere``: of each run that is not merged the parts with this hash.
-    """
-    pending = _pending(layout, elsewhere, rule, limit_bytes)
-    if pending is None:
-        return None
-
-    def found(_: object) -> Elsewhere:
-        return Elsewhere(_NONE, pending)
-
-    of_pieces = Rule() if rule.whole_keys else rule
-    held = Updates.empty(layout)
-    for piece in pieces(layout, runs, since, upto, piece_bytes, oldest=oldest):
-        held = compacted(Updates.joined(layout, [held, piece]), since, of_pieces, found, oldest=oldest)
-        if COPIES * (held.size_bytes + pending.size_bytes) > limit_bytes:
-            return None
-        yield len(piece)
-    return compacted(held, since, rule, found, oldest=oldest) if rule.whole_keys else held
-
-
-def _pending(
-    layout: Layout, elsewhere: Sequence[Sequence[Updates]], rule: Rule, limit_bytes: int
-) -> Updates | None:
-    """The retractions in other runs; None if they are too many, or the rule has to know more than these."""
-    found: list[Updates] = []
-    size_bytes = 0
-    for part in (part for parts in elsewhere for part in parts if len(part)):
-        if rule.whole_keys:
-            return None
-        if part.retractions:
-            found.append(part.where((part.diffs < 0) & (part.diffs != DELETE)))
-            size_bytes += found[-1].size_bytes
-        if COPIES * size_bytes > limit_bytes:
-            return None
-    return Updates.joined(layout, found)
 
 
 class _Cursor:

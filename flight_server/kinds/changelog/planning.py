@@ -1,173 +1,259 @@
-"""Planning: which neighbouring runs of a changelog are merged next.
+"""Planning: which ranges of a changelog are folded next, and which recent runs are rewritten (``compaction``).
 
-Guarantee: within a few delays, and a second at least, the runs have at most twice the rows that one run would have,
-and those that were committed meanwhile, with any pattern of writes, holds and retractions. A row is rewritten a
-number of times that grows with the logarithm of the rows. ``tests/…/test_planning.py`` has the model of both.
+Guarantee: within a few delays the stored rows are at most twice those that one fold of everything would leave, and
+those that were committed meanwhile, with any pattern of writes, holds and retractions; and ``FILE_ROWS``. A row is
+rewritten a number of times that grows with the logarithm of the rows. ``tests/…/test_planning.py`` has the model.
 
 Old rows
-    A row is *old* if its version is at most ``since``, up to which compaction may go, and no merge that began with the
-    oldest run has found it needed (``Run.since``). An old row may be garbage, and may make garbage of others.
+    A row of a recent run is *old* in its range if its version is at most ``since``, up to which compaction may go, and
+    above that of the range: it may be garbage, and may make garbage of others.
 
-Whole merges
-    The runs from the oldest one to the last that is half old are merged when their old rows weigh as much as the
-    others. A row weighs ``1 + 2 n`` where a key has ``n`` rows: at worst each old row is a retraction, goes itself and
-    takes the rows of its key with it. So garbage never exceeds half of the rows, and old rows have paid for all rows
-    that a whole merge reads; each is old once. The cost of a merge beside its rows counts as ``MERGE_ROWS`` or
-    ``FILE_ROWS``.
+Folds
+    A range is due when its old rows outweigh all of its rows. An old row weighs 3: itself, the dead row that it leaves
+    in a recent run, and the row that it replaces. One that removes others (a retraction, a tombstone, of some rules any
+    row) weighs ``2 n`` more, where a key of the base has ``n`` rows. So garbage never exceeds half of the rows, and the
+    old rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
+    ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
-    Old rows below that weight are merged when they have waited (``slow``; the compactor decides when), with all runs
-    that have old rows, so that nothing is left for ever, also where keys have very different numbers of rows. This
-    costs ``compactor.SLOW_ROWS`` a second, so up to ``FILE_ROWS / 4`` old rows may wait longer than a few delays.
+    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and may break the
+    guarantee all the same, because keys have very different numbers of rows, or if nothing is put any more.
 
-Tiers
-    From the newest run backwards, a run joins the others if it has at most ``RATIO`` times their rows together. They
-    are merged when there are ``FAN_IN`` of them. So runs grow in size classes of powers of ``FAN_IN``, as in an LSM
-    tree with size-tiered compaction (O'Neil and others, "The log-structured merge-tree", 1996), and readers find few.
+    The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
+    most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
+
+Rewrites
+    Recent runs of about the same size, each at most ``RATIO`` times the smaller ones together, become one when there
+    are ``FAN_IN`` of them, as in an LSM tree with size-tiered compaction (O'Neil and others, "The log-structured
+    merge-tree", 1996), so readers find few. If more rows of the files are dead than not, and ``FILE_ROWS`` beside
+    that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
-    Runs in memory are merged with their neighbours in memory, and files with files; one merge of each goes on at a
-    time, so a long merge of files delays none in memory. A group of memory runs becomes a file when it is large, when
-    the records have many bytes of rows that no file has, when memory is short, or when a merge of files waits for it:
-    for its old rows, or because it lies between files (merged files have all versions up to one, and no others:
-    ``merges``, "Covering").
+    Runs in memory become one file when they are large, when the records have many bytes
+    of rows that no file has, or when memory is short. A
+    changelog without files folds its one range in memory, while it is small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from . import compaction
+from .contents import Contents
 from .holds import HeldBack
+from .rules import Rule
 from .runs import MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
 MAX_ROWS_OF_A_KEY = 4
-"""A key counts as at most so many rows, so that a row is not rewritten more often in merges of all runs."""
-MERGE_ROWS = 1 << 10
-FILE_ROWS = 64 << 10
+"""A key counts as at most so many rows, so that a row is not rewritten too often."""
+MEMORY_FOLD_ROWS = 1 << 10
+FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
+MANY_FILES = 24
+"""If recent runs are more files, they are rewritten before ranges are folded."""
 
-Runs = tuple[Run, ...]
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Runs to merge, neighbours from oldest to newest. ``to_file``: the result leaves memory."""
+class FoldPlan:
+    """Fold the ranges from the place ``first`` to ``last``, both included. ``cost_rows``: as rows that it reads."""
 
-    runs: Runs
+    first: int
+    last: int
     to_file: bool
+    cost_rows: int
 
     @property
-    def of_files(self) -> bool:
-        """Whether the runs are files."""
-        return not isinstance(self.runs[0], MemoryRun)
+    def in_memory(self) -> bool:
+        """Whether it works on runs in memory."""
+        return not self.to_file
+
+    @property
+    def alone(self) -> bool:
+        """Whether no other work goes on meanwhile."""
+        return not self.to_file
 
 
-def plan_memory(
-    runs: Sequence[Run], since: int, records_bytes: int, *, short: bool, slow: bool, files_busy: bool
-) -> Plan | None:
-    """The next merge of memory runs; None if none is due.
+@dataclass(frozen=True)
+class RewritePlan:
+    """Make these recent runs one. The other fields: as of FoldPlan."""
+
+    runs: tuple[Run, ...]
+    in_memory: bool
+    to_file: bool
+    cost_rows: int = 0
+    alone: bool = False
+
+
+class Amounts:
+    """How many rows each range has, and of which kind, once they are counted.
 
     Args:
         since: the version up to which compaction may go.
+    """
+
+    def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
+        self.contents = contents
+        self._since = since
+        self._displaces = rule.displaces
+        self.base = contents.bases.range_rows
+        self.alive = np.zeros_like(self.base)
+        self.old = np.zeros_like(self.base)
+        self.removing = np.zeros(len(self.base))
+        self.alive_of: dict[Run, int] = {}
+
+    def count(self) -> None:
+        """Count. Blocks, if there are files."""
+        bases = self.contents.bases
+        for run in self.contents.recent:
+            alive, old = run.counts(bases.lows, bases.sinces, self._since)
+            self.alive_of[run] = int(alive.sum())
+            self.alive += alive
+            self.old += old
+            share = 1.0 if self._displaces else (run.retractions + run.tombstones) / max(1, run.rows)
+            self.removing += share * old
+
+    @property
+    def files(self) -> list[Run]:
+        """The recent runs that are files."""
+        return [run for run in self.contents.recent if not isinstance(run, MemoryRun)]
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether a fold takes place in memory."""
+        return (
+            len(self.base) == 1
+            and all(isinstance(run, MemoryRun) for run in self.contents.runs)
+            and int(self.base[0] + self.alive[0]) <= MEMORY_ROWS
+        )
+
+    def fold(self, *, slow: bool = False, idle: bool = False) -> FoldPlan | None:
+        """The next fold; None if none is due.
+
+        Args:
+            slow: old rows have waited.
+            idle: nothing has been put for some time.
+        """
+        bases, count = self.contents.bases, len(self.base)
+        rows = self.base + self.alive
+        costs = rows + (MEMORY_FOLD_ROWS if self.of_memory else FILE_ROWS // count)
+        rows_of_a_key = max(1.0, min(MAX_ROWS_OF_A_KEY, bases.rows / max(1, bases.keys)))
+        weights = 3 * self.old + 2 * rows_of_a_key * self.removing
+        due = weights >= costs
+        if slow:
+            due |= (weights >= rows) | (self.removing > 0) | idle
+        due &= self.old > 0
+        rests = bases.shared
+        if rests.any():
+            first = int(np.argmax(rests))
+        elif due.any():
+            first = int(np.argmax(np.where(due, weights / np.maximum(1, costs), -1.0)))
+        else:
+            return None
+        last, most = first, compaction.range_rows(self.contents)
+        total = int(rows[first])
+        while last + 1 < count and total + rows[last + 1] <= most:
+            last += 1
+            total += int(rows[last])
+        while first > 0 and total + rows[first - 1] <= most:
+            first -= 1
+            total += int(rows[first])
+        return FoldPlan(first, last, not self.of_memory, total + int(costs[0] - rows[0]))
+
+
+def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPlan | RewritePlan | None:
+    """The next work on runs in memory; None if none is due.
+
+    Args:
         records_bytes: of the rows in the records that no file has.
         short: memory is short.
-        slow: see "Whole merges".
-        files_busy: files are being merged.
     """
-    groups = _groups(runs)
-    memory = memory_groups(runs)
-    if not memory:
+    contents = amounts.contents
+    runs = [run for run in contents.recent if isinstance(run, MemoryRun)]
+    bases = [run for run in contents.bases.runs if isinstance(run, MemoryRun)]
+    fold = amounts.fold() if amounts.of_memory else None
+    rows = sum(run.rows for run in (*runs, *bases))
+    size_bytes = sum(run.size_bytes for run in (*runs, *bases))
+    if (
+        short
+        or records_bytes > RECORDS_BYTES
+        or size_bytes > MEMORY_BYTES
+        or (rows > MEMORY_ROWS and fold is None)
+    ):
+        return (
+            RewritePlan(tuple(runs), in_memory=True, to_file=True, alone=bool(bases))
+            if runs or bases
+            else None
+        )
+    return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
+
+
+def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
+    """The next work on files; None if none is due."""
+    fold = None if amounts.of_memory else amounts.fold()
+    if fold is not None and len(amounts.files) <= MANY_FILES:
+        return fold
+    return _rewrite(amounts.files, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
+
+
+def plan_left_over(amounts: Amounts, *, idle: bool) -> FoldPlan | RewritePlan | None:
+    """The work on rows that have waited, see "Old rows"; None if they may wait for more."""
+    fold = amounts.fold(slow=True, idle=idle)
+    return fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
+
+
+def _rewrite(
+    runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int, *, in_memory: bool
+) -> RewritePlan | None:
+    """The rewrite of runs of which more is dead, and beside that so many rows, or of those of one size."""
+    alive = sum(alive_of[run] for run in runs)
+    dead = sum(run.rows for run in runs) - alive
+    chosen: Sequence[Run] = runs
+    if not dead or (alive and dead <= alive + dead_rows):
+        chosen = _tier(runs, alive_of)
+    if not chosen:
         return None
-    flush = Plan(memory[0], to_file=True)
-    if short or records_bytes > RECORDS_BYTES or any(map(_is_large, memory)):
-        return flush
-    if sum(len(group) for group in groups[1:] if not isinstance(group[0], MemoryRun)) >= FAN_IN:
-        return flush  # so that they become neighbours of the first files
-    whole = _old_runs(runs, since, slow=slow)
-    if all(isinstance(run, MemoryRun) for run in whole):
-        if _is_due(whole, since, slow=slow):
-            return Plan(whole, to_file=False)
-    elif not files_busy and _is_due(whole, since, slow=slow) and plan_files(runs, since, slow=slow) is None:
-        return flush
-    tier = _tier(memory[-1])
-    return None if tier is None else Plan(tier, to_file=False)
+    cost_rows = sum(alive_of[run] for run in chosen) + (0 if in_memory else FILE_ROWS)
+    return RewritePlan(tuple(chosen), in_memory, not in_memory, cost_rows)
 
 
-def plan_files(runs: Sequence[Run], since: int, *, slow: bool) -> Plan | None:
-    """The next merge of files, none of which is being merged; None if none is due. Arguments as of plan_memory."""
-    files = next(iter(_groups(runs)), ())
-    if not files or isinstance(files[0], MemoryRun):
-        return None
-    whole = _old_runs(files, since, slow=slow)
-    if _is_due(whole, since, slow=slow):
-        return Plan(whole, to_file=True)
-    tier = _tier(files)
-    return None if tier is None else Plan(tier, to_file=True)
-
-
-def old_rows(runs: Sequence[Run], since: int) -> int:
-    """How many rows are old; see "Old rows"."""
-    old = sum(run.rows_upto(since) for run in runs if run.first_version <= since)
-    return old - (runs[0].rows_upto(min(since, runs[0].since)) if runs else 0)
-
-
-def cost_rows(plan: Plan) -> int:
-    """The cost of a merge, as rows that it reads."""
-    beside = FILE_ROWS if plan.to_file else MERGE_ROWS
-    return beside + sum(run.rows for run in plan.runs)
-
-
-def memory_groups(runs: Sequence[Run]) -> list[Runs]:
-    """The neighbouring runs in memory, from oldest to newest."""
-    return [group for group in _groups(runs) if isinstance(group[0], MemoryRun)]
-
-
-def _old_runs(runs: Sequence[Run], since: int, *, slow: bool) -> Runs:
-    enough = 0 if slow else 1 / 2
-    old = [
-        place
-        for place, run in enumerate(runs, 1)
-        if (upto := run.rows_upto(since)) and upto >= enough * run.rows
-    ]
-    return tuple(runs[: max(old, default=0)])
-
-
-def _is_due(whole: Runs, since: int, *, slow: bool) -> bool:
-    old = old_rows(whole, since)
-    if not old or slow:
-        return bool(old)
-    rows_of_a_key = max(1, min(MAX_ROWS_OF_A_KEY, whole[0].rows // max(1, whole[0].keys)))
-    in_memory = all(isinstance(run, MemoryRun) for run in whole)
-    return (2 + 2 * rows_of_a_key) * old >= cost_rows(Plan(whole, to_file=not in_memory))
-
-
-def _groups(runs: Sequence[Run]) -> list[Runs]:
-    return [tuple(group) for _, group in groupby(runs, lambda run: isinstance(run, MemoryRun))]
-
-
-def _tier(group: Runs) -> Runs | None:
+def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:
+    tier: list[Run] = []
     rows = 0
-    for number, run in enumerate(reversed(group)):
-        if rows and run.rows > RATIO * rows:
-            return group[len(group) - number :] if number >= FAN_IN else None
-        rows += max(1, run.rows)
-    return group if len(group) >= FAN_IN else None
+    for run in sorted(runs, key=lambda run: rows_of[run]):
+        if tier and rows_of[run] > RATIO * rows:
+            if len(tier) >= FAN_IN:
+                break
+            tier, rows = [], 0
+        tier.append(run)
+        rows += max(1, rows_of[run])
+    return tier if len(tier) >= FAN_IN else []
 
 
-def _is_large(group: Runs) -> bool:
-    return sum(run.rows for run in group) > MEMORY_ROWS or sum(run.size_bytes for run in group) > MEMORY_BYTES
+def old_rows(contents: Contents, since: int) -> int:
+    """About how many rows are old. Reads no file."""
+    bases = contents.bases
+    widths = np.diff(bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
+    found = 0.0
+    for run in contents.recent:
+        until = run.rows_upto(np.append(bases.sinces, since))
+        found += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
+    return int(np.ceil(found))
 
 
 def waiting(
-    runs: Sequence[Run], horizon: int, since: int, held: HeldBack | None, *, merging: bool, fuel_rows: int
+    contents: Contents, horizon: int, since: int, held: HeldBack | None, *, working: bool
 ) -> dict[str, Any]:
-    """How many rows may be garbage, and why no merge takes them yet, for ``statistics``.
+    """How many rows may be garbage, and why no fold takes them yet, for ``statistics``.
 
     Args:
         horizon: the version up to which compaction would go without holds.
@@ -175,18 +261,18 @@ def waiting(
         held: the hold that compaction waits for.
 
     Returns:
-        ``garbage_rows``: at most so many rows, of those older than the delay, are not needed. ``waits_for``: what the
-        next merge of them waits for: ``nothing`` (there are none), ``merge`` (one goes on), ``fuel``, ``delay`` (all
-        rows that may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most),
-        or the hold and its owner.
+        ``garbage_rows``: about so many rows, at most, of those older than the delay are not needed. ``waits_for``: what
+        the next fold of them waits for: ``nothing`` (there are none), ``fold`` (one goes on), ``delay`` (all rows that
+        may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most), or the
+        hold and its owner.
     """
-    garbage, free = old_rows(runs, horizon), old_rows(runs, since)
-    if merging:
-        waits_for = "merge" if fuel_rows > 0 else "fuel"
+    garbage, free = old_rows(contents, horizon), old_rows(contents, since)
+    if working:
+        waits_for = "fold"
     elif held is not None and garbage > free:
         waits_for = str(held)
     elif free:
         waits_for = "rows"
     else:
-        waits_for = "delay" if any(run.last_version > horizon for run in runs) else "nothing"
+        waits_for = "delay" if any(run.last_version > horizon for run in contents.recent) else "nothing"
     return {"garbage_rows": garbage, "waits_for": waits_for}

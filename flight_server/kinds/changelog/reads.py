@@ -18,9 +18,9 @@ Messages
 
 Versions
     An open stream holds the versions after the one that it was sent, or the version that it reads (``holds``), and no
-    runs: for each slice it takes the changelog's present runs, and goes on behind the last hash. So runs are merged and
-    leave memory, however slowly their readers read. The hold ends with the maximal lag, or when the transport has taken
-    nothing for ``STALLED_SECONDS``; the reader then gets ``Compacted`` if it comes too late.
+    runs: for each slice it takes the changelog's present contents, and goes on behind the last hash. So ranges are
+    folded and runs leave memory, however slowly their readers read. The hold ends with the maximal lag, or when the
+    transport has taken nothing for ``STALLED_SECONDS``; the reader then gets ``Compacted`` if it comes too late.
 """
 
 from __future__ import annotations

@@ -12,11 +12,10 @@ Damage
 
 from __future__ import annotations
 
-import math
 import sqlite3
-from collections import deque
 from collections.abc import Iterator
 from functools import partial
+from itertools import zip_longest
 
 import structlog
 
@@ -29,6 +28,7 @@ from flight_server.records import (
     Quarantined,
     StoredChangelog,
     StoredHold,
+    StoredRange,
     StoredVersions,
     changelogs,
 )
@@ -36,8 +36,9 @@ from flight_server.storage import NotAFile
 from flight_server.tiering import set_aside
 
 from .changelog import Changelog
+from .contents import Bases, Contents, Range
 from .holds import Hold, Holds
-from .runs import Damaged, Layout, MemoryRun, Run, RunFile, RunFolder, Updates, of_block
+from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
 from .store import Store
 from .timeline import Timeline, monotonic_time, past_time
 
@@ -49,7 +50,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.restoring")
 
 def recover_changelogs(store: Store) -> None:
     """Fill an empty store. Raises OSError: the start must end: an I/O error, or no room for the metadata;
-    records.Damaged.
+    records.DamagedDatabase.
     """
     if store.catalogue.disk.records is None:
         return
@@ -58,7 +59,9 @@ def recover_changelogs(store: Store) -> None:
     except DiskTrouble as trouble:
         raise OSError(str(trouble)) from trouble
     # Last, because the rows may take more than there is memory for until the compactor has written them to files.
-    for run in (run for changelog in store for run in changelog.runs if isinstance(run, MemoryRun)):
+    for run in (
+        run for changelog in store for run in changelog.contents.recent if isinstance(run, MemoryRun)
+    ):
         run.count()
 
 
@@ -95,6 +98,8 @@ def _add(store: Store, changelog: Changelog) -> None:
     store.add(dataset, changelog)
     for entry in catalogue.disk.quarantine.entries:
         if entry.key == (declared.dataset, declared.generation):
+            assert dataset.on_disk is not None
+            dataset.on_disk.damaged = True
             changelog.damage = entry.reason
             changelog.step("damage")
     catalogue.restore(dataset)
@@ -117,42 +122,48 @@ def _restored(store: Store, stored: StoredChangelog) -> Changelog:
     )
     for hold in stored.holds:
         _bring_back(changelog.holds, hold)
-    changelog.runs = tuple(_runs(store, layout, files, deque(stored.versions)))
+    changelog.contents = _contents(layout, stored.ranges, files).committed(
+        list(_in_memory(store, layout, stored.versions))
+    )
     return changelog
 
 
 def _file(folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
     try:
         return RunFile.found(folder, name, layout, version)
-    except FileNotFoundError:
-        raise Damaged(f"{name} is missing") from None
+    except (FileNotFoundError, ValueError):  # a name that can be no file's
+        raise Damaged(f"{name!r} is missing") from None
 
 
-def _runs(
-    store: Store, layout: Layout, files: list[RunFile], versions: deque[StoredVersions]
-) -> Iterator[Run]:
-    """The files, and the versions that no file has as runs in memory, from oldest to newest."""
+def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -> Contents:
+    if not ranges:
+        return Contents.empty(layout).committed(files)
+    if ranges[0].low != 0:
+        raise Damaged("its first range does not begin with the first hash")
+    runs = {file.name: file for file in files}
+    found = []
+    for each, following in zip_longest(ranges, ranges[1:]):
+        high = MAX_HASH if following is None else following.low - 1
+        if each.base is None:
+            found.append(Range(each.low, high, each.since))
+        elif each.base in runs:
+            found.append(Range.of(each.low, high, each.since, runs[each.base]))
+        else:
+            raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
+    bases = Bases(layout, tuple(found))
+    return Contents(bases, tuple(file for file in files if file not in bases.runs))
+
+
+def _in_memory(store: Store, layout: Layout, versions: list[StoredVersions]) -> Iterator[MemoryRun]:
+    """The versions that no file has."""
     waiting: list[Updates] = []
-
-    def joined() -> Iterator[Run]:
-        if waiting:
+    for number, stored in enumerate(versions, 1):
+        waiting.append(of_block(layout, stored.block))
+        if sum(map(len, waiting)) >= JOINED_ROWS or number == len(versions):
             updates = Updates.joined(layout, waiting)
             first, last = int(updates.versions.min()), int(updates.versions.max())
             yield MemoryRun(updates, first, last, store.memory.empty())
             waiting.clear()
-
-    def upto(version: float) -> Iterator[Run]:
-        while versions and versions[0].first <= version:
-            waiting.append(of_block(layout, versions.popleft().block))
-            if sum(map(len, waiting)) >= JOINED_ROWS:
-                yield from joined()
-        yield from joined()
-
-    for file in files:
-        if file.version is not None:
-            yield from upto(file.version)
-        yield file
-    yield from upto(math.inf)
 
 
 def _timeline(stored: StoredChangelog) -> Timeline:

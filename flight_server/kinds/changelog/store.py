@@ -35,7 +35,7 @@ from flight_server.protocol import (
 )
 from flight_server.records import (
     ChangelogRecords,
-    Declared,
+    DeclaredChangelog,
     DiskTrouble,
     NoDatabase,
     Quarantined,
@@ -131,9 +131,11 @@ class Store:
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
         if dataset is not None and changelog is _attached_to(dataset):
-            files = [run.name for run in changelog.runs if isinstance(run, RunFile)]
+            files = [run.name for run in changelog.contents.runs if isinstance(run, RunFile)]
             entry = Quarantined.now(changelog.name, changelog.generation, what, files, served=True)
             self.catalogue.disk.quarantine.note(entry)
+            if dataset.on_disk is not None:
+                dataset.on_disk.damaged = True
 
     def short(self) -> None:
         """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
@@ -141,7 +143,7 @@ class Store:
         """
         for changelog in self._left:
             changelog.final = None
-        held = [each for each in self if all(merge.of_files for merge in each.merges)]
+        held = [each for each in self if not any(going.in_memory for going in each.working)]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
 
@@ -181,7 +183,7 @@ class Store:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored, lasting=True)
         assert request.delay_seconds is not None
-        declared = Declared(
+        declared = DeclaredChangelog(
             request.dataset,
             dataset.generation,
             stored.header,
@@ -272,7 +274,7 @@ class Store:
             self.wake(changelog)
 
     def changelog_of(
-        self, declared: Declared, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
+        self, declared: DeclaredChangelog, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
     ) -> Changelog:
         """A changelog without its runs. Raises as :func:`make_rule`."""
         return Changelog(
@@ -286,7 +288,7 @@ class Store:
             hooks=self,
         )
 
-    def folder_of(self, declared: Declared) -> RunFolder:
+    def folder_of(self, declared: DeclaredChangelog) -> RunFolder:
         disk = self.catalogue.disk
         assert disk.folder is not None  # it is set before the server listens
         header = FileHeader(
@@ -359,7 +361,7 @@ class Store:
                 if hold is not None:
                     changelog.holds.take(request.hold, hold)
 
-            # No merge goes past the new version while the disk is awaited, nor past the present one, which stays held
+            # No fold goes past the new version while the disk is awaited, nor past the present one, which stays held
             # if the disk refuses.
             writing = object()
             changelog.holds.follow(writing, version, request.owner, lasting=True)

@@ -16,7 +16,14 @@ import asyncio
 
 from flight_server.concurrency import Background, in_thread
 from flight_server.datasets import Attempt, Dataset, Sealed, check_mode
-from flight_server.frames import NO_DICTIONARIES, FrameDecoder, Inspected, Message, missing_messages
+from flight_server.frames import (
+    NO_DICTIONARIES,
+    DictionaryRooms,
+    FrameDecoder,
+    Inspected,
+    Message,
+    missing_messages,
+)
 from flight_server.memory import Reservation
 from flight_server.protocol import (
     FlightShuffleError,
@@ -125,14 +132,13 @@ class VersionAppends:
         decoder.keeps_batches = True
         decoder.feed(wire.flight_data(staged.schema.header))
         sent = NO_DICTIONARIES
-        rooms: list[Reservation] = []  # of the dictionaries, which the decoder keeps
+        dictionaries = DictionaryRooms()
         for index in range(attempt.frame_count):
             self._check(staged)
             frame = attempt.frames.item(index)
             for message in missing_messages(sent, frame.dictionaries):
                 inspected, room = await self._inspected(decoder, staged, message)
-                decoder.decode(inspected)
-                rooms.append(room)
+                dictionaries.add(decoder.decode(inspected), room)
             sent = frame.dictionaries
             inspected, room = await self._inspected(decoder, staged, frame)
             accepted = (
@@ -141,7 +147,7 @@ class VersionAppends:
                 else decoder.decode(inspected)
             )
             assert accepted.batch is not None
-            await write.add(accepted.batch, room)
+            await write.add(accepted.batch, room, dictionaries.decoded())
 
     async def _inspected(
         self, decoder: FrameDecoder, staged: Dataset, message: Message

@@ -1,6 +1,6 @@
-"""View: a changelog's runs at one moment, and their reads.
+"""View: a changelog's contents at one moment, and their reads.
 
-A view never changes, so readers and merges work on it in threads while commits go on. All methods block.
+A view never changes, so readers work on it in threads while commits go on. All methods block.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from flight_server.keys import unique
 
+from .contents import Contents, Source
 from .folding import deltas, snapshot
 from .large_keys import folded
 from .rules import Rule
-from .runs import MAX_HASH, Layout, MemoryRun, Run, Updates
+from .runs import MAX_HASH, Layout, MemoryRun, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
@@ -52,13 +53,17 @@ class ViewPart:
 
 @dataclass(frozen=True)
 class View:
-    """The runs. ``since`` and ``upper`` are the versions that can be asked for."""
+    """The contents. ``since`` and ``upper`` are the versions that can be asked for."""
 
     layout: Layout
     rule: Rule
-    runs: tuple[Run, ...]
+    contents: Contents
     since: int
     upper: int
+
+    @property
+    def runs(self) -> tuple[Source, ...]:
+        return self.contents.sources
 
     def slice_rows(self, slice_bytes: int | None = None) -> int:
         """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
@@ -106,7 +111,10 @@ class View:
         """
         runs = [run for run in self.runs if run.first_version <= upto]
         new = [run for run in runs if run.last_version > after]
-        if not all(isinstance(run, MemoryRun) for run in runs) or sum(run.rows for run in new) > max_rows:
+        if (
+            not all(isinstance(run, MemoryRun) for run in self.contents.runs)
+            or sum(run.rows for run in new) > max_rows
+        ):
             return None
         hashes = np.unique(
             np.concatenate([np.zeros(0, np.uint64), *(run.changed(after, upto) for run in new)])
@@ -150,7 +158,7 @@ class View:
             return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
         return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
 
-    def _deciding(self, runs: list[Run], hashes: Hashes, after: int, upto: int) -> list[Updates]:
+    def _deciding(self, runs: list[Source], hashes: Hashes, after: int, upto: int) -> list[Updates]:
         """Of each run updates of these hashes, with all that decide the rule's result at either version. Without
         retractions and deletes, few of each run do (``Rule.greatest_rows``).
         """
@@ -158,13 +166,13 @@ class View:
         if last is not None and any(run.retractions or run.tombstones for run in runs):
             last = None
 
-        def seen_whole(run: Run) -> bool:
+        def seen_whole(run: Source) -> bool:
             """Whether at either version there are all of the run's updates, or none."""
             return run.last_version <= after or (after < run.first_version and run.last_version <= upto)
 
         return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
 
-    def _fold(self, runs: list[Run], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
+    def _fold(self, runs: list[Source], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
         return folded(
             self.layout,
             [run.parts_between(hash_, hash_) for run in runs],
@@ -181,7 +189,7 @@ def with_diffs(layout: Layout, rows: pa.RecordBatch, counts: NDArray[np.int64]) 
     return pa.RecordBatch.from_arrays([*rows.columns, pa.array(counts)], schema=layout.delta_schema)
 
 
-def range_end(runs: Sequence[Run], wanted_rows: int, low: int) -> int:
+def range_end(runs: Sequence[Source], wanted_rows: int, low: int) -> int:
     """The last hash, itself included, of a range from ``low`` on with about ``wanted_rows`` of the runs' rows: at most
     twice as many, unless one hash has more.
     """
@@ -204,7 +212,7 @@ def range_end(runs: Sequence[Run], wanted_rows: int, low: int) -> int:
     return high
 
 
-def slice_end(runs: Sequence[Run], wanted_rows: int, low: int, limit_bytes: int) -> tuple[int, bool]:
+def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: int) -> tuple[int, bool]:
     """The last hash of the range that :func:`range_end` ends, or an earlier one, so that the range has about
     ``limit_bytes`` at most; and whether it has more nevertheless: then it has one hash.
     """
@@ -216,7 +224,9 @@ def slice_end(runs: Sequence[Run], wanted_rows: int, low: int, limit_bytes: int)
     return high, False
 
 
-def _changed_hashes(runs: Sequence[Run], after: int, upto: int, low: int, wanted: int) -> tuple[Hashes, int]:
+def _changed_hashes(
+    runs: Sequence[Source], after: int, upto: int, low: int, wanted: int
+) -> tuple[Hashes, int]:
     """About ``wanted`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
 
     They are looked for in ever larger ranges, so a few changed keys among many are found in few steps.
@@ -230,5 +240,5 @@ def _changed_hashes(runs: Sequence[Run], after: int, upto: int, low: int, wanted
     return (found, low) if len(found) <= wanted else (found[:wanted], int(found[wanted - 1]) + 1)
 
 
-def _rows_below(runs: Sequence[Run], hash_: int, total: int) -> int:
+def _rows_below(runs: Sequence[Source], hash_: int, total: int) -> int:
     return total if hash_ > MAX_HASH else sum(run.rows_below(hash_) for run in runs)

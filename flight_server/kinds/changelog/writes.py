@@ -3,13 +3,14 @@
 Guarantee: nothing of a write is readable before ``commit`` has returned, and nothing is left of one that was aborted
 or never committed (``runs.run_files``; the next start deletes the files of a killed server).
 
-Rows are kept as they came, counted by their messages' reservations, until there are ``CHUNK_ROWS`` or ``CHUNK_BYTES``
-of them, or a quarter of the runs' share of memory. Then a thread sorts them into a run file. So a put of any size takes
-a bounded part of memory.
+Rows are kept as they came, counted by their messages' reservations and those of their dictionaries, until there are
+``CHUNK_ROWS`` or ``CHUNK_BYTES`` of them, or a quarter of the runs' share of memory. Then a thread sorts them into a
+run file. So a put of any size takes a bounded part of memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -64,15 +65,19 @@ class ChangelogWrite:
         self._threads = threads
         self._batches: list[pa.RecordBatch] = []
         self._rooms: list[Reservation] = []
+        self._dictionaries: set[Reservation] = set()
         self._waiting_rows = 0
         self._files: list[RunFile] = []
         self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
 
-    async def add(self, batch: pa.RecordBatch, room: Reservation) -> None:
+    async def add(
+        self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation] = ()
+    ) -> None:
         """Take a batch whose schema has passed ``Layout.check_producer``, or of a delete ``check_deleter``.
 
         Args:
             room: counts the batch's bytes; the write owns it from now on.
+            dictionaries: count those in force; the write holds them as long as the batch.
 
         Raises:
             BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
@@ -85,10 +90,11 @@ class ChangelogWrite:
         self.rows += batch.num_rows
         self.size_bytes += room.size_bytes
         self._waiting_rows += batch.num_rows
-        if (
-            self._waiting_rows >= CHUNK_ROWS
-            or sum(each.size_bytes for each in self._rooms) >= self._chunk_bytes
-        ):
+        # Those in force count anyway, until their producer replaces them.
+        self._dictionaries.update(dictionaries)
+        replaced = self._dictionaries.difference(dictionaries)
+        waiting_bytes = sum(each.size_bytes for each in (*self._rooms, *replaced))
+        if self._waiting_rows >= CHUNK_ROWS or waiting_bytes >= self._chunk_bytes:
             await self._to_file()
 
     def _check(self, batch: pa.RecordBatch) -> None:
@@ -129,7 +135,7 @@ class ChangelogWrite:
             )
         files, self._files = self._files, []
         version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
-        self._batches, self._rooms = [], []
+        self._release()
         return Committed(version, self.rows, self.size_bytes)
 
     def _is_small(self) -> bool:
@@ -142,7 +148,13 @@ class ChangelogWrite:
 
     def abort(self) -> None:
         """Leave nothing behind. Twice is fine."""
-        self._batches, self._rooms, self._files = [], [], []
+        self._release()
+        self._files = []
+
+    def _release(self) -> None:
+        """Hold no batch any more."""
+        self._batches, self._rooms = [], []
+        self._dictionaries.clear()
 
     async def _to_file(self) -> None:
         changelog = self.changelog
@@ -160,6 +172,7 @@ class ChangelogWrite:
             ) from None
         self._files.append(file)
         self._rooms = []
+        self._dictionaries.clear()
         self._waiting_rows = 0
 
 

@@ -4,6 +4,7 @@
     hold, release    2,000 rows a second for 5,000 keys; every other 20 seconds a hold keeps all of them
     change data      100,000 keys; four puts a second, each of 2,000 rows that change: the old one -1, the new one +1
     four writers     each puts 500 rows four times a second, over the same 20,000 keys
+    one hot key      100,000 keys; twenty puts a second, each of 100 rows of one of them
 
 Rule: ``latest``; delay 1 s. Twice a second the rows that the server stores are compared with the bound: 2 x the keys
 and the rows that were put in the last ``FEW`` delays. ``worst`` is the greatest quotient, but while a hold keeps the
@@ -174,11 +175,18 @@ def four_writers(of: Pattern) -> None:
             done.result()
 
 
+def one_hot_key(of: Pattern) -> None:
+    of.put(of.rows(np.arange(of.keys)))
+    while not of.stop.wait(0.05):
+        of.put(pa.concat_tables([of.rows(np.zeros(1, np.int64)) for _ in range(100)]))
+
+
 PATTERNS: dict[str, tuple[int, Callable[[Pattern], None]]] = {
     "burst, trickle": (1000, burst_and_trickle),
     "hold, release": (5000, hold_and_release),
     "change data": (100_000, change_data),
     "four writers": (20_000, four_writers),
+    "one hot key": (100_000, one_hot_key),
 }
 
 

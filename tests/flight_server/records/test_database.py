@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.records import Damaged, DamagedRow, Database, DiskTrouble, OtherFormat
+from flight_server.records import DamagedDatabase, DamagedRow, Database, DiskTrouble, OtherFormat
 from flight_server.records import database as databases
 from flight_server.records.database import DATABASE_NAME, WITNESS_NAME, connected
 from flight_server.records.tables import DATASET
@@ -45,8 +45,11 @@ def add(row: int, size_bytes: int = 10) -> databases.Change[int]:
     return change
 
 
-def remove(row: int) -> databases.Change[object]:
-    return lambda connection: connection.execute("DELETE FROM dataset WHERE id = ?", (row,)) and None
+def remove(*rows: int) -> databases.Change[object]:
+    def change(connection: sqlite3.Connection) -> None:
+        connection.executemany("DELETE FROM dataset WHERE id = ?", [(row,) for row in rows])
+
+    return change
 
 
 def rows(database: Database) -> list[int]:
@@ -357,6 +360,30 @@ def test_the_writer_keeps_nothing_of_a_change_while_it_waits(base: Path) -> None
         assert gone() is None
 
 
+async def test_an_error_keeps_nothing_of_its_caller(base: Path) -> None:
+    class Frames:
+        pass
+
+    async def call(frames: Frames) -> None:
+        def fails(_: sqlite3.Connection) -> None:
+            raise ValueError(frames)
+
+        with suppress(ValueError):
+            await database.commit(fails)
+
+    with closing(Database(base)) as database:
+        frames = Frames()
+        gone = weakref.ref(frames)
+        gc.disable()
+        try:
+            await call(frames)
+            del frames
+            await database.commit(lambda _: None)  # the writer has let go of the error
+            assert gone() is None
+        finally:
+            gc.enable()
+
+
 def test_a_query_sees_one_state(base: Path) -> None:
     def query(connection: sqlite3.Connection) -> list[int]:
         before = connection.execute("SELECT count(*) FROM dataset").fetchone()[0]
@@ -417,7 +444,7 @@ def test_the_file_is_cut_when_most_of_its_rows_were_deleted(
     with closing(Database(base)) as database:
         for row in range(1, 1001):
             database.submit(add(row, 5000))
-        database.submit(lambda connection: connection.execute("DELETE FROM dataset") and None).result()
+        database.submit(remove(*range(1, 1001))).result()
         for _ in range(1000):
             if 0 < (base / DATABASE_NAME).stat().st_size < 200_000:
                 break
@@ -464,7 +491,7 @@ def test_damage_of_the_file_is_found_when_it_is_opened(base: Path, damage: Any) 
         for row in range(1, 200):
             database.submit(add(row, 1000)).result()
     (base / DATABASE_NAME).write_bytes(damage((base / DATABASE_NAME).read_bytes()))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedDatabase):
         Database(base)
 
 
@@ -495,14 +522,14 @@ def test_a_flipped_byte_is_found_or_changes_no_row(
             if other == name:
                 changed[int(place * len(data))] ^= flip
             (base / other).write_bytes(changed)
-        with suppress(Damaged, DamagedRow, OtherFormat), closing(Database(base)) as database:
+        with suppress(DamagedDatabase, DamagedRow, OtherFormat), closing(Database(base)) as database:
             assert rows(database) == list(range(1, 61))
 
 
 def test_a_log_that_was_cut_is_found_by_the_witness(base: Path, killed: dict[str, bytes]) -> None:
     for name, data in killed.items():
         (base / name).write_bytes(data[: len(data) // 2] if name.endswith("-wal") else data)
-    with pytest.raises(Damaged, match="its log was cut or changed") as caught:
+    with pytest.raises(DamagedDatabase, match="its log was cut or changed") as caught:
         Database(base)
     assert caught.value.behind
 

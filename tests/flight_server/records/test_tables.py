@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from flight_server.records import DamagedRow
 from flight_server.records.database import connected
-from flight_server.records.tables import Table, checksum
+from flight_server.records.tables import RecordTable, checksum
 
-TABLE = Table("test", {"id": "INTEGER PRIMARY KEY", "text": "TEXT", "data": "BLOB", "time": "REAL"})
+TABLE = RecordTable("test", {"id": "INTEGER PRIMARY KEY", "text": "TEXT", "data": "BLOB", "time": "REAL"})
 ROWS = st.tuples(
     st.none() | st.integers(-(2**63), 2**63 - 1),
     st.none() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -52,7 +52,7 @@ def test_rows_that_differ_have_other_checksums(one: tuple[Any, ...], other: tupl
 
 
 def test_values_are_no_other_values_of_another_type() -> None:
-    alike = [
+    alike: list[tuple[Any, ...]] = [
         (1,),
         (1.0,),
         ("1",),

@@ -13,12 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from flight_server.access import OPERATIONS, Principal
 from flight_server.concurrency.slices import AT_ONCE
+from flight_server.datasets import Caller
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog.changelog_kind import CHANGELOGS_AT_ONCE
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import InvalidRequest, NotFound
+from flight_server.records import Quarantined
 from flight_server.reporting import flight_infos, reports
 from flight_server.reporting.metrics import Metrics
 from flight_server.reporting.reports import MAX_PAGE, DatasetOrder, ListedPage, Page
@@ -218,3 +221,24 @@ def test_an_unknown_order_is_refused(query: dict[str, Any], message: str) -> Non
     with pytest.raises(InvalidRequest, match=message):
         ListedPage.of(query, "statistics")
     assert ListedPage.of_query({"contains": "7", "limit": "7"}, "statistics").contains == "7"
+
+
+async def test_why_names_what_is_in_the_quarantine_as_far_as_the_caller_sees_it(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        quarantine = node.catalogue.disk.quarantine
+        for name in ("mine/d", "theirs/d"):
+            await quarantine.add(Quarantined.now(name, "g", "a flipped bit", ["file"]))
+
+        async def named(caller: Caller, dataset: str | None = None) -> list[str]:
+            answer = await reports.why(node.observed, Page(dataset), caller)
+            return [entry["dataset"] for entry in answer["quarantine"]]
+
+        everyone = anyone(node.catalogue, "action why")
+        assert await named(everyone) == ["mine/d", "theirs/d"]
+        assert await named(everyone, "theirs/d") == ["theirs/d"]
+        principal = Principal("one", read=("mine/",))
+        one = Caller(node.catalogue, principal, OPERATIONS["action why"])
+        assert await named(one) == ["mine/d"]
+        assert await named(one, "theirs/d") == []
+        await quarantine.drop("mine/d")
+        assert await named(one) == []

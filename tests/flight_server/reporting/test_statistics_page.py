@@ -26,6 +26,7 @@ NAMED = frozenset(
 )
 """Of these the keys are names or numbers."""
 WHOLE = frozenset({"keep", "held_back"})
+PATHS = frozenset({"foreign_files", "damaged_records"})
 RARE = re.compile(r"quarantine|task_failures|principal|.*\.portions|.*\.(damage|not_emitting)$")
 """Keys that a sound server does not answer, or not to an operator."""
 TABLE = pa.table({"k": ["a", "b"], "t": [1, 2]})
@@ -47,7 +48,7 @@ def keys_of(value: Any, path: str = "") -> Iterator[str]:
         for key, each in value.items():
             below = "*" if name in NAMED and path != "quotas.datasets" else key
             yield from keys_of(each, f"{path}.{below}".removeprefix(".").replace(".*.accounts", ""))
-    elif isinstance(value, list) and (not value or isinstance(value[0], dict)) and name != "foreign_files":
+    elif isinstance(value, list) and (not value or isinstance(value[0], dict)) and name not in PATHS:
         for each in value:
             yield from keys_of(each, f"{path}[]")
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import threading
 from concurrent.futures.thread import _global_shutdown_lock
 from pathlib import Path
+
+import pytest
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
@@ -79,3 +82,65 @@ async def test_work_that_fails_is_logged_and_the_next_is_done(tmp_path: Path) ->
     await disposal.settled()
     assert not path.exists()
     disposal.close()
+
+
+class KeepingDisk:
+    """Refuses to unlink, while ``refuses``, and counts the calls."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.refuses = True
+        self.calls = 0
+        unlink = Path.unlink
+
+        def unlinked(path: Path, missing_ok: bool = False) -> None:
+            self.calls += 1
+            if self.refuses:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            unlink(path, missing_ok)
+
+        patch.setattr(Path, "unlink", unlinked)
+
+
+async def test_a_file_that_the_disk_keeps_is_counted_and_tried_again_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(MemoryPool(None), tmp_path)
+    slices, others = spilling(disk).append([b"x"]), spilling(disk).append([b"x"])
+    used_bytes = disk.pool.used_bytes
+    uncounted = tmp_path / SEGMENTS_NAME / "uncounted"
+    uncounted.write_bytes(bytes(100))
+    keeping = KeepingDisk(monkeypatch)
+    del slices, others
+    disk.delete(uncounted)
+    for _ in range(3):
+        await disk.disposal.settled()
+        assert len(files(tmp_path)) == 3
+        assert disk.pool.used_bytes == used_bytes + 100
+        disk.disposal.try_again()
+    keeping.refuses = False
+    disk.disposal.try_again()
+    await disk.disposal.settled()
+    assert files(tmp_path) == []
+    assert disk.pool.used_bytes == 0
+    calls = keeping.calls
+    disk.disposal.try_again()
+    await disk.disposal.settled()
+    assert keeping.calls == calls, "there is nothing to be tried"
+    disk.close()
+
+
+async def test_a_file_that_is_gone_by_itself_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(MemoryPool(None), tmp_path)
+    slices = spilling(disk).append([b"x"])
+    keeping = KeepingDisk(monkeypatch)
+    (path,) = files(tmp_path)
+    del slices
+    await disk.disposal.settled()
+    keeping.refuses = False
+    path.unlink()
+    disk.disposal.try_again()
+    await disk.disposal.settled()
+    assert disk.pool.used_bytes == 0
+    disk.close()

@@ -49,8 +49,10 @@ def test_names_are_synced_once_and_again_after_an_error(
     monkeypatch.setattr(folders, "sync_directory", sync)
     folder.sync()
     assert synced == []
-    made(folder), made(folder)
-    folder.sync(), folder.sync()
+    for _ in range(2):
+        made(folder)
+    for _ in range(2):
+        folder.sync()
     assert synced == [folder.path]
     made(folder)
     refuses = True
@@ -79,6 +81,7 @@ def test_a_sweep_deletes_own_files_that_are_not_named_and_lists_what_is_foreign(
     folder, elsewhere = Folder(tmp_path / "segments", OWNER), tmp_path / "elsewhere"
     elsewhere.write_text("not to be followed")
     named, garbage = made(folder), made(folder)
+    kept: list[Path] = []
     other = "f" * 16
     strange = [
         "notes.txt",
@@ -96,9 +99,10 @@ def test_a_sweep_deletes_own_files_that_are_not_named_and_lists_what_is_foreign(
         *strange,
         *(f"{OWNER}-{number * 16}.{end}" for number, end in (("1", "frames"), ("2", "run"), ("3", "run"))),
     ]
-    assert folder.sweep({named}) == sorted(str(folder.path / name) for name in foreign)
+    assert folder.sweep({named}, kept.append) == sorted(str(folder.path / name) for name in foreign)
     assert {path.name for path in folder.path.iterdir()} == {named, *foreign}
     assert garbage not in foreign
+    assert kept == []
     assert elsewhere.read_text() == "not to be followed"
 
 
@@ -110,19 +114,16 @@ def test_garbage_that_the_disk_keeps_stops_no_start(tmp_path: Path, monkeypatch:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "unlink", refuses)
-    assert folder.sweep(set()) == []
-    folder.delete([name])
-    assert (folder.path / name).exists()
+    kept: list[Path] = []
+    assert folder.sweep(set(), kept.append) == []
+    assert kept == [folder.path / name]
 
 
-def test_only_names_of_the_folder_s_owner_are_deleted(tmp_path: Path) -> None:
+def test_only_names_of_the_folder_s_owner_may_be_deleted(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "segments", OWNER)
-    (tmp_path / "cargo").touch()
-    (folder.path / "cargo").touch()
-    name = made(folder)
-    folder.delete(["cargo", "../cargo", name, name, f"{OWNER}-{'0' * 16}.frames"])
-    assert [path.name for path in folder.path.iterdir()] == ["cargo"]
-    assert (tmp_path / "cargo").exists()
+    name, gone = f"{OWNER}-{'1' * 16}.run", f"{OWNER}-{'0' * 16}.frames"
+    others = ["cargo", "../cargo", f"../segments/{name}", f"{'f' * 16}-{'0' * 16}.frames", "", "."]
+    assert folder.own([*others, name, gone]) == [folder.path / name, folder.path / gone]
 
 
 def test_files_that_no_row_names_are_told_by_their_headers(tmp_path: Path) -> None:

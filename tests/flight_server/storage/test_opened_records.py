@@ -13,7 +13,7 @@ import pytest
 
 from flight_server.protocol import Kind
 from flight_server.records import DATABASE_NAME, Database, OtherFormat, Quarantine, Quarantined, named_files
-from flight_server.records.tables import DATASET, FILE, PARTITION, RUN
+from flight_server.records.tables import CHANGELOG, DATASET, FILE, PARTITION, RUN
 from flight_server.storage import opened_records
 from flight_server.storage.file_header import FileHeader
 from flight_server.storage.folder import Folder
@@ -55,7 +55,8 @@ class DataDir:
             connection.execute("DELETE FROM dataset WHERE name = ?", (f"d{row}",))
             DATASET.put(connection, [(row, f"d{row}", generation, kind.value, "{}" * 300, None)])
             if kind is Kind.CHANGELOG:
-                RUN.put(connection, [(row, 0, file, 1)])
+                CHANGELOG.put(connection, [(row, 0, 1, 0.0, 0, 1, 0)])
+                RUN.put(connection, [(row, file, 1)])
             else:
                 FILE.put(connection, [(row, 0, file, 1)])
                 PARTITION.put(connection, [(row, number, 0, 0, 1, 1, 1, 1) for number in range(20)])
@@ -137,7 +138,7 @@ def test_records_of_which_nothing_is_left_name_all_files_in_the_quarantine(
         assert (names(database), len(entries(database))) == (["d1"], 2)
         kept = {name for entry in entries(database).values() for name in entry.files}
         named = database.read(named_files)
-    data_dir.folder.sweep(kept | named)
+    data_dir.folder.sweep(kept | named, Path.unlink)
     left = {path.name for path in data_dir.folder.path.iterdir()}
     assert {file, run} < left
     assert volatile not in left
@@ -246,25 +247,28 @@ def test_garbage_costs_no_dataset_when_only_a_page_is_damaged(data_dir: DataDir)
         assert entries(database).keys() == {"d2/g2"}
 
 
-@pytest.mark.parametrize("behind", [True, False])
-def test_a_changelog_of_replaced_records_is_served_and_marked(data_dir: DataDir, behind: bool) -> None:
+def test_a_changelog_whose_last_versions_may_be_lost_is_served_and_marked(data_dir: DataDir) -> None:
     with data_dir.opened() as database:
-        file = data_dir.commit(database, 1, kind=Kind.CHANGELOG)
-        killed = data_dir.kill()
+        file, behind = data_dir.commit(database, 1, kind=Kind.CHANGELOG), data_dir.kill()
         run = data_dir.frames("d1", "g1", kind=Kind.CHANGELOG)
-        database.submit(lambda connection: RUN.put(connection, [(1, 1, run, 2)])).result()
-        if behind:
-            killed["witness"] = data_dir.kill()["witness"]
-        else:
-            killed = data_dir.kill()
-    data_dir.restore(killed)
-    if not behind:
-        data_dir.damage("INSERT INTO quarantine VALUES ('broken', 'g', 'r', 't', '[]', 0, 1)")
+        database.submit(lambda connection: RUN.put(connection, [(1, run, 2)])).result()
+        witness = data_dir.kill()["witness"]
+    data_dir.restore({**behind, "witness": witness})
     with data_dir.opened() as database:
         assert names(database) == ["d1"]
         (entry,) = entries(database).values()
         assert (entry.served, entry.files) == (True, tuple(sorted([file, run])))
         assert "its last versions may be missing" in entry.reason
+
+
+def test_a_changelog_whose_rows_are_whole_is_served_as_before_when_a_page_is_damaged(
+    data_dir: DataDir,
+) -> None:
+    with data_dir.opened() as database:
+        data_dir.commit(database, 1, kind=Kind.CHANGELOG)
+    data_dir.damage("INSERT INTO quarantine VALUES ('broken', 'g', 'r', 't', '[]', 0, 1)")
+    with data_dir.opened() as database:
+        assert (names(database), entries(database)) == (["d1"], {})
 
 
 def test_records_of_another_format_are_refused_and_left_as_they_are(data_dir: DataDir) -> None:

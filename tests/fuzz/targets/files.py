@@ -1,4 +1,4 @@
-"""Targets: what a server reads from its disk, and a client from shared storage.
+"""Targets: the files that a server reads from its disk, and a client from shared storage.
 
 The formats have checksums, which no change of bytes gets past. So where the first byte of an input is even the rest is
 the content, which gets a right envelope; where it is odd the rest is the whole file.
@@ -6,7 +6,6 @@ the content, which gets a right envelope; where it is odd the rest is the whole 
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import tempfile
@@ -16,40 +15,23 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 
-from flight_server.kinds.changelog.journal import StateRecord, commits_of
-from flight_server.kinds.changelog.runs import (
-    Damaged,
-    LogEntry,
-    LogFile,
-    RunFile,
-    read_log,
-    read_state,
-    write_state,
-)
+from flight_server.frames import NO_DICTIONARIES, unpacked
+from flight_server.kinds.changelog.runs import Damaged, RunFile
 from flight_server.memory import MemoryPool
 from flight_server.protocol import ObjectIndex, Piece, StoredPartition, dump_json
 from flight_server.protocol.checksums import crc32c
-from flight_server.records import OtherFormat
-from flight_server.storage import (
-    NOTE_NAME,
-    DictionaryRecord,
-    FrameRecord,
-    Manifest,
-    NotAFile,
-    PackedFrames,
-    PartitionRecord,
-    Torn,
-    listed,
-)
-from flight_server.storage.ownership import read_marker
-from tests.support.run_rows import latest, updates_of
+from flight_server.storage import DataDir, DataDirUnusable, FileHeader, NotAFile
+from flight_server.storage.data_dir import MARKER_NAME
+from flight_server.storage.file_header import MAGIC, read_header
+from tests.support.frames import on_disk
+from tests.support.run_rows import latest, run_folder, updates_of
 
 from .target import Call, Target
 
 GENERATION = "0123456789abcdef"
+_TAIL = struct.Struct("<QI8s")
 
 
 def _in_directory(use: Callable[[Path, bytes], object]) -> Callable[[], Any]:
@@ -65,85 +47,54 @@ def _is_content(data: bytes) -> bool:
     return data[:1] < b"\1" or data[0] % 2 == 0
 
 
-def sealed_manifest(data: bytes) -> bytes:
-    """``data`` is the header, a line's end, and the frames."""
-    if not _is_content(data):
-        return data[1:]
-    header, _, frames = data[1:].partition(b"\n")
-    body = b"FLSHMAN4" + struct.pack("<I", len(header)) + header + frames
-    return body + struct.pack("<QI8s", len(body), google_crc32c.value(body), b"FLSHMAN4")
-
-
 def sealed_run(data: bytes) -> bytes:
-    """``data`` is the blocks, a line's end, and the footer."""
+    """``data`` is the header and the blocks, a line's end, and the footer."""
     if not _is_content(data):
         return data[1:]
     blocks, _, footer = data[1:].rpartition(b"\n")
-    return b"FLSHRUN1" + blocks + footer + struct.pack("<QI8s", len(footer), crc32c(footer), b"FLSHRUN1")
-
-
-def sealed_log(data: bytes) -> bytes:
-    """``data`` is one header, a line's end, and the body."""
-    if not _is_content(data):
-        return data[1:]
-    header, _, body = data[1:].partition(b"\n")
-    return (
-        struct.pack("<4sIQI", b"CLE1", len(header), len(body), crc32c(body, crc32c(header))) + header + body
-    )
-
-
-def sealed_state(data: bytes) -> bytes:
-    """``data`` is the JSON."""
-    text = data[1:]
-    return struct.pack("<8sII", b"FLSHCLG1", len(text), crc32c(text)) + text if _is_content(data) else text
-
-
-def read_manifest(_: Path, data: bytes) -> None:
-    """A manifest that is taken is written as the same."""
-    manifest = Manifest.decode(sealed_manifest(data))
-    assert Manifest.decode(manifest.encode()) == manifest
-    for record, at in manifest.frames_by_partition():
-        assert len(list(manifest.frames.part(at, record.listed))) == record.listed
+    return blocks + footer + _TAIL.pack(len(footer), crc32c(footer), b"FLSHRUN1")
 
 
 def read_run(directory: Path, data: bytes) -> None:
     """A run whose footer is taken is read through all its ways."""
-    path = directory / "run-000001"
-    path.write_bytes(sealed_run(data))
+    (directory / "found.run").write_bytes(sealed_run(data))
     version = 3 if data[:1] > b"\1" else None
-    run = RunFile(path, latest(), MemoryPool(None).reserve(0), version)
+    run = RunFile.found(run_folder(directory, MemoryPool(None)), "found.run", latest(), version)
     hashes = run.changed(-1, 1 << 40)
-    run.rows_upto(2)
+    run.ends()
+    run.counts(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2)
     assert len(run.between(0, (1 << 64) - 1)) == run.rows
     run.of_hashes(np.unique(hashes))
     run.rows_below(1 << 63)
 
 
-def read_changelog_log(directory: Path, data: bytes) -> None:
-    """The entries of a log are those of commits or holds."""
-    path = directory / "log-000001"
-    path.write_bytes(content := sealed_log(data))
-    entries, size_bytes, torn = read_log(path)
-    assert torn is (size_bytes < len(content))
-    for entry in entries:
-        commits_of(entry)
+def read_file_header(directory: Path, data: bytes) -> None:
+    """The first bytes of a file in the folder: a header, or none."""
+    text = data[1:]
+    sealed = struct.pack("<8sII", MAGIC, len(text), crc32c(text)) + text
+    (directory / "file").write_bytes(sealed if _is_content(data) else text)
+    header = read_header(directory / "file")
+    if header is not None:
+        (directory / "file").write_bytes(header.encode())
+        assert read_header(directory / "file") == header
 
 
-def read_changelog_state(directory: Path, data: bytes) -> None:
-    """A state file's fields have their types."""
-    (directory / "changelog").write_bytes(sealed_state(data))
-    state = StateRecord.parse(read_state(directory))
-    json.dumps(state.to_json())
+def read_marker(directory: Path, data: bytes) -> None:
+    """A directory's marker."""
+    (directory / MARKER_NAME).write_bytes(data)
+    DataDir.claim(directory).close()
 
 
-def read_notes(directory: Path, data: bytes) -> None:
-    """A directory's marker, and the quarantine's note."""
-    (directory / "flight-server.json").write_bytes(data)
-    room = directory / "quarantine" / "d"
-    room.mkdir(parents=True, exist_ok=True)
-    (room / NOTE_NAME).write_bytes(data)
-    listed(directory)
-    read_marker(directory)
+def read_packed(_: Path, data: bytes) -> None:
+    """The index of a partition's frames, of which every record is then looked at."""
+    length, total_bytes = struct.unpack("<HI", data[:6].ljust(6, b"\0"))
+    files = [(on_disk(b"").segment, 1 << 20), (on_disk(b"").segment, 100)]
+    room = MemoryPool(None).reserve(0)
+    table = unpacked(
+        data[6:], length, total_bytes, room=room, files=files, states=[NO_DICTIONARIES, NO_DICTIONARIES]
+    )
+    for index in range(table.first, len(table)):
+        table.record(index)
 
 
 def read_index(_: Path, data: bytes) -> None:
@@ -160,107 +111,38 @@ def read_index(_: Path, data: bytes) -> None:
     assert ObjectIndex.parse(index.encode(crc32c), crc32c) == index
 
 
-MANIFEST = Manifest(
-    dataset="d",
-    kind="shuffle",
-    generation=GENERATION,
-    sequence=3,
-    partition_count=4,
-    producers=2,
-    retention="until_dropped",
-    lease_seconds=None,
-    schema=None,
-    accepted={"0": "7", "1": "9"},
-    transactions={"job": (1, 3, 3, 1)},
-    forgotten="AAAAAAAAAAA=",
-    sealed_at=1.5,
-    segments=[("segment-000001", 100), ("segment-000002", 10)],
-    dictionaries=[DictionaryRecord(0, 0, 10, 5, 0)],
-    states=[[], [(0, [0])]],
-    partitions=[PartitionRecord(1, 0, 2, 2, 30, 60, 5), PartitionRecord(3, 1, 1, 2, 7, 12, 6)],
-    frames=PackedFrames.of(
-        [
-            FrameRecord(0, 0, 50, 10, 2**32 - 1, 7, 0),
-            FrameRecord(1, 0, 10, 20, 0, 0, 1),
-            FrameRecord(0, 50, 50, 7, 1, 0, 0),
-        ]
-    ),
-)
-STATE = StateRecord(
-    "d",
-    GENERATION,
-    base64.b64encode(latest().schema.serialize()).decode(),
-    {"rule": "latest", "key": ["key"], "order_by": ["time"]},
-    1.0,
-    None,
-    runs=[("run-000001", None), ("run-000002", 3)],
-    holds={"h": [3, 4.5, 1.5, "a job"]},
-    lapsed={"g": 2},
-    transactions={"job": (1, 3, 3, 1)},
-)
-
-
-def content_of(manifest: bytes) -> bytes:
-    """As :func:`sealed_manifest` takes it."""
-    (length,) = struct.unpack_from("<I", manifest, 8)
-    return b"\0" + manifest[12 : 12 + length] + b"\n" + manifest[12 + length : -20]
-
-
-def _manifests() -> list[bytes]:
-    data = MANIFEST.encode()
-    return [content_of(data), b"\1" + data]
-
-
 @cache
 def _run_files() -> list[bytes]:
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "run"
         rows = [((f"k{number}", number, [1, 2]), number % 3 + 1, 1) for number in range(20)]
-        RunFile.of(path, [updates_of(latest(), rows)], MemoryPool(None).reserve(0))
-        data = path.read_bytes()
-    (length,) = struct.unpack_from("<Q", data, len(data) - 20)
-    content = data[8 : -20 - length] + b"\n" + data[-20 - length : -20]
+        run = RunFile.of(run_folder(Path(directory), MemoryPool(None)), [updates_of(latest(), rows)])
+        data = run.path.read_bytes()
+    (length,) = struct.unpack_from("<Q", data, len(data) - _TAIL.size)
+    footer = len(data) - _TAIL.size - length
+    content = data[:footer] + b"\n" + data[footer : -_TAIL.size]
     return [b"\0" + content, b"\2" + content, b"\1" + data]
 
 
-@cache
-def _logs() -> list[bytes]:
-    headers: list[dict[str, Any]] = [
-        {"commits": [[1, 1.5, 3, None], [2, 2.5, 1, ["job", 4]]], "files": ["run-000001"]},
-        {"hold": "h", "version": 3, "until": 4.5, "taken": 1.5, "owner": None},
-        {"release": ["h"]},
-    ]
-    entries = [LogEntry(header, b"body") for header in headers]
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "log"
-        LogFile(path, MemoryPool(None).reserve(0)).append(entries)
-        data = path.read_bytes()
-    return [*(b"\0" + dump_json(header) + b"\nbody" for header in headers), b"\1" + data, b"\1" + data[:-3]]
+def _headers() -> list[bytes]:
+    data = FileHeader("0a" * 8, "d", GENERATION, "stream", durable=True).encode()
+    return [b"\0" + data[16:], b"\1" + data, b"\1" + data + bytes(100)]
 
 
-def _states() -> list[bytes]:
-    with tempfile.TemporaryDirectory() as directory:
-        write_state(Path(directory), STATE.to_json())
-        data = (Path(directory) / "changelog").read_bytes()
-    return [b"\0" + data[16:], b"\1" + data]
+def _markers() -> list[bytes]:
+    marker = {"format": 2, "kind": "data", "owner": "0a" * 8, "created": "now"}
+    return [dump_json(marker), dump_json({**marker, "kind": "temporary"}), dump_json({**marker, "format": 1})]
 
 
-def _notes() -> list[bytes]:
+def _packed() -> list[bytes]:
+    """Two records in two files, after one that was released, and one with many rows; see ``frames.records``."""
+    records = [(0, 50, 10, 1, 2, 0), (10, 20, 5, 3, 4, 1)]
+    data = b"".join(struct.pack("<QIIIII", *record) for record in records)
+    one_state = struct.pack("<QQQ", 2, 1, 0) + data + struct.pack("<QQ", 0, 1)
+    many_rows = struct.pack("<QQQ", 2, 0, 1) + data + struct.pack("<QQ", 1, 1 << 33)
     return [
-        dump_json(
-            {
-                "format": 1,
-                "kind": "dataset",
-                "owner": "0a" * 16,
-                "created": "now",
-                "dataset": "d",
-                "generation": GENERATION,
-            }
-        ),
-        dump_json(
-            {"dataset": "d", "generation": GENERATION, "path": "/x", "reason": "damaged", "when": "now"}
-        ),
-        dump_json({"format": 2, "kind": "data", "owner": "0a"}),
+        struct.pack("<HI", 2, 70) + one_state,
+        struct.pack("<HI", 3, 100) + many_rows,
+        struct.pack("<HI", 0, 0) + struct.pack("<QQQ", 0, 0, 0),
     ]
 
 
@@ -271,10 +153,9 @@ def _indexes() -> list[bytes]:
 
 
 TARGETS = [
-    Target("manifests", _in_directory(read_manifest), _manifests, (Torn, OtherFormat)),
     Target("runs", _in_directory(read_run), _run_files, (Damaged, NotAFile), most_bytes=8192),
-    Target("logs", _in_directory(read_changelog_log), _logs, (Damaged, NotAFile)),
-    Target("states", _in_directory(read_changelog_state), _states, (Damaged, NotAFile, OtherFormat)),
-    Target("notes", _in_directory(read_notes), _notes, (OtherFormat, NotAFile)),
+    Target("headers", _in_directory(read_file_header), _headers, ()),
+    Target("markers", _in_directory(read_marker), _markers, (DataDirUnusable,)),
+    Target("packed", _in_directory(read_packed), _packed, (ValueError,)),
     Target("indexes", _in_directory(read_index), _indexes, (ValueError,)),
 ]

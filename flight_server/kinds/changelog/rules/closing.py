@@ -26,6 +26,8 @@ from .rule import Rule
 class UntilClosed(Rule):
     """The rule ``until_closed``. Raises InvalidRequest if a value does not fit its column's type."""
 
+    displaces = True
+
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [
             (name, typed_value(value, schema.field(name), "closed_by")) for name, value in spec.closed_by

@@ -35,6 +35,7 @@ class Pairs(Rule):
     """The rule ``pair``. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
     whole_keys = True
+    displaces = True
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None

@@ -27,10 +27,12 @@ class Rule:
     """
 
     whole_keys = False
-    """Whether ``needed`` has to know all updates of a key. Else a part of a key's updates is enough, with the
-    retractions of its rows that are elsewhere; and the needed rows of a part of a key, added to the key's other rows,
-    need the same as all rows, so the rows of a large key are taken in parts, each row with all its updates.
+    """Whether ``needed`` has to know all updates of a key at once. Else the needed rows of a part of a key, added to
+    the key's other rows, need the same as all rows, so the rows of a large key are taken in parts, each row with all
+    its updates.
     """
+    displaces = False
+    """Whether a row that is put can make more rows than one superfluous."""
     greatest_rows: int | None = None
     """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do not
     matter. None if others may matter.

@@ -4,13 +4,11 @@ says of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
 
@@ -38,10 +36,10 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     """The updates of a message, which they refer to. Raises Damaged if it is none."""
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), stored_schema(layout))
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)  # checks the columns
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
     hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
-    rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)
     if version is not None:
         versions = np.broadcast_to(np.int64(version), len(diffs))
     return Updates(layout, rows, hashes, versions, diffs)
@@ -60,44 +58,3 @@ class Block:
     last_version: int
     crc32c: int
     keys: int
-
-
-STEPS = 64
-"""Versions are told apart in so many steps of about equal rows; the rows of a step count as its newest version."""
-
-Numbers = NDArray[np.int64]
-
-
-class Ages:
-    """How many rows of a run file have which version, roughly, so that planning knows how many are old. It never says
-    that a row is older than it is.
-
-    Args:
-        steps: pairs of a version and the rows that have it, or an older one than that but newer than the pair before.
-    """
-
-    def __init__(self, steps: Sequence[Sequence[int]] = ()) -> None:
-        pairs = np.array([(int(version), int(rows)) for version, rows in steps], np.int64).reshape(-1, 2)
-        self._versions: Numbers = pairs[:, 0]
-        self._rows: Numbers = pairs[:, 1]
-
-    def add(self, versions: Numbers) -> None:
-        """Count rows of these versions."""
-        found, rows = np.unique(versions, return_counts=True)
-        known, places = np.unique(np.concatenate([self._versions, found]), return_inverse=True)
-        total = np.zeros(len(known), np.int64)
-        np.add.at(total, places, np.concatenate([self._rows, rows]))
-        if len(known) > STEPS:
-            until = np.cumsum(total)
-            step = (until - 1) * STEPS // until[-1]
-            last = np.flatnonzero(np.append(step[1:] != step[:-1], True))
-            known, total = known[last], np.diff(until[last], prepend=0)
-        self._versions, self._rows = known, total
-
-    def upto(self, version: int) -> int:
-        """How many rows have at most this version: no more than there are, and fewer by at most about a step."""
-        return int(self._rows[: np.searchsorted(self._versions, version, "right")].sum())
-
-    def to_json(self) -> list[list[int]]:
-        """The constructor's arguments."""
-        return [[int(version), int(rows)] for version, rows in zip(self._versions, self._rows, strict=True)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes
 from flight_server.memory import Reservation
 
-from .updates import Updates
+from .updates import Numbers, Updates
 
 MAX_HASH = (1 << 64) - 1
 
@@ -26,12 +26,9 @@ class MemoryRun:
 
     Args:
         room: counts its bytes.
-        since: the version up to which a merge has left only needed rows, since no older run was there; 0 if none has.
     """
 
-    def __init__(
-        self, updates: Updates, first_version: int, last_version: int, room: Reservation, *, since: int = 0
-    ) -> None:
+    def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
         self.updates = updates
         # Attributes, because planning and small reads ask every run for them.
         self.rows = len(updates)
@@ -40,7 +37,6 @@ class MemoryRun:
         self.tombstones = updates.tombstones
         self.first_version = first_version
         self.last_version = last_version
-        self.since = since
         self._room = room
 
     def count(self) -> None:
@@ -52,11 +48,33 @@ class MemoryRun:
         """How many hashes it has."""
         return self.updates.distinct_hashes
 
-    def rows_upto(self, version: int) -> int:
-        """How many rows have at most this version: not more than there are, and about as many."""
-        if version >= self.last_version:
-            return self.rows
-        return int(np.count_nonzero(self.updates.versions <= version)) if version >= self.first_version else 0
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest hash; of a run without rows those of one that has every hash."""
+        hashes = self.updates.hashes
+        return (int(hashes[0]), int(hashes[-1])) if len(hashes) else (0, MAX_HASH)
+
+    def rows_upto(self, versions: Numbers) -> Numbers:
+        """How many rows have at most each of these versions; of a file not more than there are, and about as many."""
+        own = self.updates.versions
+        found: Numbers = np.where(versions >= self.last_version, self.rows, 0)
+        for place in np.flatnonzero(
+            (versions >= self.first_version) & (versions < self.last_version)
+        ).tolist():
+            found[place] = np.count_nonzero(own <= versions[place])
+        return found
+
+    def counts(self, lows: Hashes, sinces: Numbers, upto: int) -> tuple[Numbers, Numbers]:
+        """For each range of hashes, which begins at a low, how many rows are newer than its ``since``, and how many of
+        these have at most the version ``upto``.
+        """
+        starts = np.searchsorted(self.updates.hashes, lows, "left")
+        rows = np.diff(starts, append=self.rows)
+        newer = self.updates.versions > np.repeat(sinces, rows)
+        found = []
+        for flags in (newer, newer & (self.updates.versions <= upto)):
+            below = np.concatenate([[0], np.cumsum(flags)])
+            found.append(below[starts + rows] - below[starts])
+        return found[0], found[1]
 
     def rows_below(self, hash_: int) -> int:
         """How many rows have a smaller hash."""
@@ -83,14 +101,6 @@ class MemoryRun:
         the greatest of each key.
         """
         return self.updates.of_hashes(hashes, last)
-
-    def retractions_of(self, hashes: Hashes) -> Updates:
-        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
-        return self.updates.retractions_of(hashes)
-
-    def having(self, hashes: Hashes) -> Hashes:
-        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
-        return self.updates.having(hashes)
 
     def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
         """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above

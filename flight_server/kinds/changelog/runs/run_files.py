@@ -7,8 +7,7 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, since (see ``MemoryRun``),
-                  ages: how many rows have which version (see ``Ages``), and for each block
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
@@ -22,8 +21,8 @@ Versions
 
 Deleting
     A file is deleted, in a thread of its own, once there is no reference to its writer or :class:`RunFile`, unless a
-    row of the records names it (``keep``). So a write or a merge that is given up leaves nothing, and views go on
-    reading a file that a merge has replaced.
+    row of the records names it (``keep``). So a write or a fold that is given up leaves nothing, and views go on
+    reading a file that a fold has replaced.
 
 Mapping
     A file is mapped when it is first read, without keeping a descriptor, and stays mapped while its :class:`RunFile` or
@@ -45,16 +44,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
 from flight_server.storage import FileHeader, Folder, open_regular
 
-from .blocks import Ages, Block, of_block, to_block
+from .blocks import Block, of_block, to_block
 from .layout import Layout
 from .run import MAX_HASH, Damaged, MemoryRun
-from .updates import Updates
+from .updates import Numbers, Updates
 
 BLOCK_ROWS = 32 << 10
 BLOCK_BYTES = 4 << 20
@@ -113,16 +112,14 @@ class RunWriter:
     """Writes one file; the updates must come in order.
 
     Args:
-        since: see :class:`~flight_server.kinds.changelog.runs.run.MemoryRun`.
         of_kept: the share that it may take of the disk pool's kept bytes (``memory.pool``).
 
     Raises DiskTrouble.
     """
 
-    def __init__(self, folder: RunFolder, layout: Layout, *, since: int = 0, of_kept: float = 0.0) -> None:
+    def __init__(self, folder: RunFolder, layout: Layout, *, of_kept: float = 0.0) -> None:
         self._of_kept = of_kept
         self._layout = layout
-        self.since, self.ages = since, Ages()
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
         self._offset = 0
@@ -152,7 +149,6 @@ class RunWriter:
             self.blocks.append(block)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
-            self.ages.add(part.versions)
 
     def finish(self) -> RunFile:
         """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
@@ -165,8 +161,6 @@ class RunWriter:
                 "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
-                "since": self.since,
-                "ages": self.ages.to_json(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
@@ -221,8 +215,6 @@ class RunFile:
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            self.since = int(footer["since"])
-            self._ages = Ages(footer["ages"])
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -238,6 +230,7 @@ class RunFile:
         )
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
+        self._counted: tuple[Hashes, Numbers] | None = None
         self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
         if file.room.size_bytes < self.size_bytes:
             file.room.grow(self.size_bytes - file.room.size_bytes)
@@ -279,10 +272,40 @@ class RunFile:
         self.version = self.first_version = self.last_version = version
         self._decoded = None
 
-    def rows_upto(self, version: int) -> int:
-        if version >= self.last_version:
-            return self.rows
-        return self._ages.upto(version) if version >= self.first_version else 0
+    def ends(self) -> tuple[int, int]:
+        return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
+
+    def rows_upto(self, versions: Numbers) -> Numbers:
+        # As if it had equally many rows of each version.
+        first, last = self.first_version - 1, self.last_version
+        found: Numbers = (
+            self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
+        ).astype(np.int64)
+        return found
+
+    def counts(self, lows: Hashes, sinces: Numbers, upto: int) -> tuple[Numbers, Numbers]:
+        """About as many as :meth:`MemoryRun.counts` says; exactly, if all or none of a range's rows are counted."""
+        rows = self._rows_in(lows)
+        until = self.rows_upto(np.append(sinces, upto)) / max(1, self.rows)
+        newer, old = (
+            np.where(rows > 0, np.ceil(rows * np.maximum(0.0, share)), 0).astype(np.int64)
+            for share in (1 - until[:-1], until[-1] - until[:-1])
+        )
+        return newer, old
+
+    def _rows_in(self, lows: Hashes) -> Numbers:
+        """How many rows lie in each of the ranges that begin at these hashes, of which the first is 0."""
+        known = self._counted
+        if known is None or not np.array_equal(known[0], lows):
+            numbers = np.searchsorted(self._highs, lows, "left")
+            below = self._rows_before[numbers].copy()
+            for number in np.unique(numbers[numbers < len(self.blocks)]).tolist():
+                here = np.flatnonzero(numbers == number)
+                inside = here[lows[here] > self._lows[number]]
+                if len(inside):
+                    below[inside] += np.searchsorted(self._block(number).hashes, lows[inside], "left")
+            known = self._counted = (lows, np.diff(below, append=self.rows))
+        return known[1]
 
     def _mapped(self) -> pa.Buffer:
         data = self._data
@@ -322,14 +345,6 @@ class RunFile:
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
         parts = [self._block(number).of_hashes(wanted, last) for number, wanted in self._with(hashes)]
         return Updates.in_order(self._layout, parts)
-
-    def retractions_of(self, hashes: Hashes) -> Updates:
-        blocks = self._with(hashes) if self.retractions else ()
-        parts = [self._block(number).retractions_of(wanted) for number, wanted in blocks]
-        return Updates.in_order(self._layout, parts)
-
-    def having(self, hashes: Hashes) -> Hashes:
-        return unique(*(self._block(number).having(wanted) for number, wanted in self._with(hashes)))
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
         found = np.zeros(len(hashes))

@@ -105,25 +105,10 @@ class Updates:
         retracts = (self.diffs < 0) & (self.diffs != DELETE)
         return unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
 
-    def retractions_of(self, hashes: Hashes) -> Updates:
-        """The retractions with one of these hashes, which are sorted and unique. Reads no row of another update."""
-        if not self.retractions:
-            return self.slice(0, 0)
-        starts, ends = self._ends_of(hashes)
-        found = ranges(starts, ends - starts)
-        return self.take(found[self.diffs[found] < 0])
-
     @property
     def unique_hashes(self) -> Hashes:
         """uint64, sorted and unique."""
         return self.hashes[self._new_hash]
-
-    def having(self, hashes: Hashes) -> Hashes:
-        """Those of these hashes, sorted and unique, that an update has. Reads no row."""
-        places = np.searchsorted(self.hashes, hashes, "left")
-        there = places < len(self)
-        there[there] = self.hashes[places[there]] == hashes[there]
-        return hashes[there]
 
     @cached_property
     def distinct_hashes(self) -> int:

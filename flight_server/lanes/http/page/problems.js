@@ -98,8 +98,9 @@ export function problems(now, why, history) {
   found.push(...pools(now), ...stuck(why), ...ofDatasets(now));
   const slow = recently(history, "readers_ended_as_too_slow");
   if (slow) say("warn", `${several(slow, "reader was", "readers were")} ended as too slow in the last minutes`);
-  for (const each of now.quarantine ?? [])
-    say("warn", `${each.dataset ? `dataset ${each.dataset}` : each.path} is in quarantine: ${each.reason}`);
+  for (const each of why.quarantine ?? [])
+    say("warn", `dataset ${each.dataset} is in quarantine: ${each.reason}`);
+  for (const path of now.damaged_records ?? []) say("warn", `damaged records were replaced, see ${path}`);
   if (now.foreign_files?.length) {
     const files = several(now.foreign_files.length, "file");
     say("note", `not the server's, in its data directory: ${files}, one is ${now.foreign_files[0]}`);

@@ -137,7 +137,7 @@ export function changelogs(now, release) {
       {title: "holds", of: (log) => count(log.hold_count), number: true},
       {title: "followers", of: (log) => count(log.followers), number: true},
       {title: "old rows", of: (log) => count(log.garbage_rows), number: true},
-      {title: "merge waits for", of: (log) => log.waits_for ?? "", name: true},
+      {title: "compaction waits for", of: (log) => log.waits_for ?? "", name: true},
     ],
     first(logs),
     {key: (log) => log.name, more: logs.length - first(logs).length},

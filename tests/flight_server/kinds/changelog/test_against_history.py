@@ -1,10 +1,11 @@
-"""A changelog and a model that keeps its whole history, through any sequence of commits, merges, crashes and reads.
+"""A changelog and a model that keeps its whole history, through any sequence of commits, folds, rewrites, crashes and
+reads.
 
 :class:`History` retracts only what was asserted after ``since``, and what was never asserted, and pairs come in the
 order of ``order_by``: for these a changelog promises to be what the whole history says. A later retraction may find its
 runner-up gone; that is what ``delay_seconds`` means. :class:`AnyPattern` asserts and retracts anything, and looks
-whether a merge makes another one of a version that was read once, and which rows a merge of all runs leaves. (A crash
-undoes merges in memory, so it may bring back a row that such a late retraction found gone.)
+whether compaction makes another one of a version that was read once, and which rows a fold of everything leaves. (A
+crash undoes folds in memory, so it may bring back a row that such a late retraction found gone.)
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from contextlib import ExitStack
-from itertools import groupby
 from typing import Any
 
 import hypothesis.strategies as st
@@ -27,7 +27,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from flight_server.kinds.changelog import merges, views
+from flight_server.kinds.changelog import compaction, views
 from flight_server.kinds.changelog.runs import MAX_HASH, MemoryRun, Run, run_files
 from flight_server.protocol import KeepRule, Transaction
 from tests.support import keep_model
@@ -165,40 +165,48 @@ class History(RuleBasedStateMachine):
         keys = Counter(row[0] for row in counts)
         return [(row, count) for row, count in counts.items() if keys[row[0]] == 1 and count > 0]
 
-    def groups(self) -> list[list[Run]]:
-        """Neighbouring runs of which none is being merged, and no other of their kind, in memory or in files."""
-        changelog = self.engine.changelog
-        busy = {merge.of_files for merge in changelog.merges}
-        found = [list(group) for _, group in groupby(changelog.runs, _is_memory)]
-        found = found if len(found) < 3 else found[:1]
-        return [group for group in found if (not _is_memory(group[0])) not in busy]
+    def kinds(self) -> list[str]:
+        """What work may begin beside the work that goes on."""
+        contents, going = self.engine.changelog.contents, self.engine.changelog.working
+        if any(each.alone for each in going) or len(going) == 2:
+            return []
+        in_memory = [_is_memory(run) for run in contents.recent]
+        base_in_memory = any(map(_is_memory, contents.bases.runs))
+        found = []
+        if not any(each.in_memory for each in going):
+            found += ["rewrite in memory", *(["to a file"] if not (base_in_memory and going) else [])]
+            found = found if any(in_memory) else []
+        if all(each.in_memory for each in going):
+            found += ["fold", *(["rewrite files"] if not all(in_memory) else [])]
+        if not going and all(map(_is_memory, contents.runs)) and len(contents.bases.ranges) == 1:
+            found.append("fold in memory")
+        return found
 
-    @precondition(lambda self: self.groups())
+    @precondition(lambda self: self.kinds())
     @rule(data=st.data())
-    def begin_merge(self, data: st.DataObject) -> None:
-        changelog = self.engine.changelog
-        group = data.draw(st.sampled_from(self.groups()), label="group")
-        in_memory = isinstance(group[0], MemoryRun)
-        to_file = not in_memory or data.draw(st.booleans())
-        start = 0 if in_memory and to_file else data.draw(st.integers(0, len(group) - 1))
-        stop = data.draw(st.integers(start + 1, len(group)))
-        runs: tuple[Run, ...] = tuple(group[start:stop])
-        since = data.draw(st.integers(changelog.since, changelog.upper))
-        self.engine.begin_merge(runs, since, to_file=to_file)
+    def begin(self, data: st.DataObject) -> None:
+        engine, contents = self.engine, self.engine.changelog.contents
+        kind = data.draw(st.sampled_from(self.kinds()), label="kind")
+        if kind.startswith("fold"):
+            first = data.draw(st.integers(0, len(contents.bases.ranges) - 1))
+            last = data.draw(st.integers(first, len(contents.bases.ranges) - 1))
+            since = data.draw(st.integers(engine.changelog.since, engine.changelog.upper))
+            engine.begin_fold(since, first, last, to_file=kind == "fold")
+            return
+        runs = [run for run in contents.recent if _is_memory(run) is (kind != "rewrite files")]
+        if kind != "to a file":
+            runs = data.draw(st.lists(st.sampled_from(runs), min_size=1, unique=True))
+        engine.begin_rewrite(runs, to_file=kind != "rewrite in memory")
 
-    @precondition(lambda self: any(not merge.done for merge in self.engine.changelog.merges))
+    @precondition(lambda self: self.engine.changelog.working)
     @rule(data=st.data())
-    def step_of_a_merge(self, data: st.DataObject) -> None:
-        going = [merge for merge in self.engine.changelog.merges if not merge.done]
-        data.draw(st.sampled_from(going)).step()
+    def step(self, data: st.DataObject) -> None:
+        next(data.draw(st.sampled_from(self.engine.changelog.working)).steps, None)
 
-    @precondition(lambda self: self.engine.changelog.merges)
+    @precondition(lambda self: self.engine.changelog.working)
     @rule(data=st.data())
-    def publish_a_merge(self, data: st.DataObject) -> None:
-        merge = data.draw(st.sampled_from(self.engine.changelog.merges))
-        while not merge.done:
-            merge.step()
-        self.engine.publish(merge)
+    def publish(self, data: st.DataObject) -> None:
+        self.engine.publish(data.draw(st.sampled_from(self.engine.changelog.working)))
 
     @rule()
     def crash(self) -> None:
@@ -262,10 +270,10 @@ class AnyPattern(History):
         for version in range(changelog.since, changelog.upper + 1):
             self.first_read[version] = self.engine.snapshot(version)
 
-    @precondition(lambda self: self.engine.changelog.merges)
+    @precondition(lambda self: self.engine.changelog.working)
     @rule(data=st.data())
-    def publish_a_merge(self, data: st.DataObject) -> None:
-        super().publish_a_merge(data)
+    def publish(self, data: st.DataObject) -> None:
+        super().publish(data)
         self.check()
 
     @rule(data=st.data())
@@ -280,16 +288,13 @@ class AnyPattern(History):
         changes = {row: now[row] - before[row] for row in before | now if now[row] != before[row]}
         assert self.engine.deltas(changelog.since, changelog.upper) == changes
 
-    @precondition(lambda self: not self.engine.changelog.merges)
+    @precondition(lambda self: not self.engine.changelog.working)
     @rule()
-    def merge_all(self) -> None:
+    def fold_all(self) -> None:
         """Of what cannot be asked for any more all goes that nothing shows, but for retractions that wait."""
         changelog = self.engine.changelog
         before = self.stored()
-        while any(isinstance(run, MemoryRun) for run in changelog.runs):
-            memory = [list(group) for is_memory, group in groupby(changelog.runs, _is_memory) if is_memory]
-            self.merge_of(tuple(memory[0]))
-        self.merge_of(changelog.runs)
+        self.engine.fold()
         self.check()
         after, shown = self.stored(), self.first_read[changelog.upper]
         waiting = {row for row, count in before.items() if count < 0}
@@ -305,17 +310,10 @@ class AnyPattern(History):
             if count and row in kept
         }
 
-    def merge_of(self, runs: tuple[Run, ...]) -> None:
-        if runs:
-            merge = self.engine.begin_merge(runs, self.engine.changelog.upper, to_file=True)
-            while not merge.done:
-                merge.step()
-            self.engine.publish(merge)
-
     def stored(self) -> Counter[Row]:
         """The sum of each row's diffs."""
         found: Counter[Row] = Counter()
-        for run in self.engine.changelog.runs:
+        for run in self.engine.changelog.contents.sources:
             updates = run.between(0, MAX_HASH)
             for row, diff in zip(updates.rows.to_pylist(), updates.diffs.tolist(), strict=True):
                 found[tuple(row.values())] += diff
@@ -342,9 +340,11 @@ def test_a_changelog_is_what_its_whole_history_says(
     monkeypatch.setattr(views, "MIN_SLICE_ROWS", 3)
     monkeypatch.setattr(views, "SLICE_ROWS", 3)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 2)
+    monkeypatch.setattr(compaction, "STEP_ROWS", 6)
     if large_keys:
         monkeypatch.setattr(views, "SLICE_BYTES", 150)
-        monkeypatch.setattr(merges, "HELD_BYTES", 600)
+        monkeypatch.setattr(compaction, "HELD_BYTES", 600)
     strategy = paired_rows if name == "pair" else rows
 
     class Machine(machine):  # type: ignore[misc, valid-type]

@@ -1,4 +1,4 @@
-"""Changelogs after a crash at every step of what they write: commits, holds, merges, and recovery itself."""
+"""Changelogs after a crash at every step of what they write: commits, holds, rewrites, folds, and recovery itself."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from flight_server.datasets.transactions import NUMBERS
-from flight_server.kinds.changelog import views, writes
+from flight_server.kinds.changelog import compaction, views, writes
 from flight_server.kinds.changelog.runs import MemoryRun, run_files
 from flight_server.protocol import HoldRequest, Transaction
 from tests.support.callers import anyone
@@ -37,6 +37,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "SLICE_ROWS", 8)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 16)
     monkeypatch.setattr(writes, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 8)
+    monkeypatch.setattr(compaction, "STEP_ROWS", 16)
 
 
 class History:
@@ -66,16 +68,18 @@ class History:
             self.engine.store.hold(self.engine.catalogue.find(NAME), request, anyone(self.engine.catalogue))
         )
 
-    def merge(self, *, to_file: bool, memory: bool, commit: list[Update] | None = None) -> None:
-        changelog = self.engine.changelog
-        runs = tuple(run for run in changelog.runs if isinstance(run, MemoryRun) == memory)
-        merge = self.engine.begin_merge(runs, changelog.advanced_since(time.monotonic()), to_file=to_file)
-        while not merge.done:
-            merge.step()
-            if commit:
-                self.commit(*commit)
-                commit = None
-        self.engine.publish(merge)
+    def rewrite(self) -> None:
+        runs = [run for run in self.engine.changelog.contents.recent if isinstance(run, MemoryRun)]
+        self.engine.publish(self.engine.begin_rewrite(runs, to_file=True))
+
+    def fold(self, last: int | None = None, *, to_file: bool = True, commit: Sequence[Update] = ()) -> None:
+        """Fold ranges up to a place, all if it is not given; a commit comes meanwhile."""
+        since = self.engine.changelog.advanced_since(time.monotonic())
+        going = self.engine.begin_fold(since, 0, last, to_file=to_file)
+        next(going.steps)
+        if commit:
+            self.commit(*commit)
+        self.engine.publish(going)
 
     def shown(self, version: int) -> Counter[Row]:
         counts: Counter[Row] = Counter()
@@ -106,16 +110,21 @@ def rows(first: int, count: int, time_: int) -> list[Update]:
 def work(history: History) -> None:
     """Everything that a changelog writes."""
     history.commit(*rows(0, 3, 1))
+    history.commit(*rows(0, 2, 1))
+    history.fold(to_file=False)
     history.hold()
     history.commit(*rows(1, 3, 2), (("key 0", 1, "bid", 0), -1))
     history.commit(*rows(0, 24, 3))  # in a run file
-    history.merge(to_file=True, memory=True)
+    history.rewrite()
     history.hold()
+    history.fold()
+    assert len(history.engine.changelog.contents.bases.ranges) > 1
     history.commit(*rows(5, 2, 4))
-    history.merge(to_file=True, memory=True)
+    history.rewrite()
     history.delete(*(f"key {number}" for number in range(21)))  # in a run file
+    history.fold(1)
     history.commit(*rows(10, 22, 5))
-    history.merge(to_file=True, memory=False, commit=[(("key 11", 5, "bid", 11), -1), *rows(40, 1, 6)])
+    history.fold(commit=[(("key 11", 5, "bid", 11), -1), *rows(40, 1, 6)])
     history.commit(*rows(3, 1, 7))
     history.delete("key 3", "key 22")
 

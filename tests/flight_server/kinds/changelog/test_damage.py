@@ -8,15 +8,15 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from flight_server.kinds.changelog import merges, views, writes
+from flight_server.kinds.changelog import views, writes
 from flight_server.kinds.changelog.changelog import ChangelogState
-from flight_server.kinds.changelog.runs import MemoryRun, run_files
+from flight_server.kinds.changelog.runs import run_files
 from flight_server.memory import Pace
 from flight_server.protocol import (
     DataQuarantined,
@@ -81,10 +81,10 @@ def only_run(directory: Path) -> Path:
     return found
 
 
-def files_left(engine: Engine) -> list[Path]:
-    """Those that are left when no error of the test refers to them."""
+def files_left(engine: Engine) -> int:
+    """How many are left when no error of the test refers to them."""
     gc.collect()
-    return list((engine.directory / SEGMENTS_NAME).iterdir())
+    return len(list((engine.directory / SEGMENTS_NAME).iterdir()))
 
 
 def row_of(engine: Engine) -> int:
@@ -97,13 +97,9 @@ def copied(engine: Engine, base: Path, name: str) -> Path:
     return Path(shutil.copytree(engine.directory, base / name))
 
 
-def merge_to_file(engine: Engine, *, memory: bool = True) -> merges.Merge:
-    changelog = engine.changelog
-    runs = tuple(run for run in changelog.runs if isinstance(run, MemoryRun) == memory)
-    merge = engine.begin_merge(runs, changelog.upper, to_file=True)
-    while not merge.done:
-        merge.step()
-    return merge
+def fold(engine: Engine) -> None:
+    """All rows are in one file."""
+    engine.fold(engine.changelog.upper)
 
 
 def hold(engine: Engine) -> None:
@@ -145,14 +141,11 @@ class RefusedLog:
     def __init__(self, step: str) -> None:
         self.error: int | None = None
         self._step = step
-        self._watching = sqlite_files.watching(self._around)
 
-    def __enter__(self) -> Self:
-        self._watching.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._watching.__exit__(*error)
+    @contextmanager
+    def watching(self) -> Iterator[Self]:
+        with sqlite_files.watching(self._around):
+            yield self
 
     def _around(self, what: str, path: Path, work: sqlite_files.Work) -> None:
         if self.error is not None and what == self._step and path.name.endswith(sqlite_files.LOGS):
@@ -169,7 +162,9 @@ DAMAGES = {
     "the versions": ("UPDATE changelog SET upper = 9 WHERE dataset = ?", "row of table 'changelog'"),
     "no versions": ("DELETE FROM changelog WHERE dataset = ?", "row of table 'changelog' is missing"),
     "a run's name": ("UPDATE run SET name = 'x' WHERE dataset = ?", "row of table 'run'"),
-    "no run's row": ("DELETE FROM run WHERE dataset = ?", "of its 1 of 'run' 0"),
+    "no run's row": ("DELETE FROM run WHERE dataset = ?", "of its 1 rows of table 'run' there are 0"),
+    "a range": ("UPDATE range SET since = 0 WHERE dataset = ?", "row of table 'range'"),
+    "no range": ("DELETE FROM range WHERE dataset = ?", "of its 1 rows of table 'range' there are 0"),
     "a hold": ("UPDATE hold SET version = 7 WHERE dataset = ?", "row of table 'hold'"),
     "a transaction": (
         "UPDATE transaction_id SET entry = '[]' WHERE dataset = ?",
@@ -178,7 +173,7 @@ DAMAGES = {
     "what was declared": ("UPDATE dataset SET facts = '{}' WHERE id = ?", "row of table 'dataset'"),
     "footer": ("", "footer"),
     "run is empty": ("", ".run has 0 bytes"),
-    "no run": ("", ".run is missing"),
+    "no run": ("", ".run' is missing"),
 }
 
 
@@ -188,7 +183,7 @@ def test_a_damaged_changelog_is_quarantined_and_says_what_is_damaged(
 ) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
-    engine.publish(merge_to_file(engine))
+    fold(engine)
     hold(engine)
     engine.commit(rows(0, 2, 2), Transaction("writer", 1))
     engine.commit(rows(0, 2, 3))
@@ -218,7 +213,7 @@ def test_a_damaged_block_is_said_by_the_read_that_finds_it_and_ends_writes(
 ) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
-    engine.publish(merge_to_file(engine))
+    fold(engine)
     again = copied(engine, base, "damaged")
     run = only_run(again)
     data = bytearray(run.read_bytes())
@@ -248,7 +243,7 @@ def test_a_damaged_block_is_said_by_the_read_that_finds_it_and_ends_writes(
 def test_a_truncated_block_is_damage_and_does_not_kill_the_process(engines: Callable[..., Engine]) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
-    engine.publish(merge_to_file(engine))
+    fold(engine)
     os.truncate(only_run(engine.directory), 200)
     with pytest.raises(DataQuarantined, match="ends before byte"):
         read(engine)
@@ -262,7 +257,7 @@ def test_an_io_error_ends_the_start_and_deletes_nothing(
 ) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
-    engine.publish(merge_to_file(engine))
+    fold(engine)
     engine.commit(rows(0, 2, 2))
     again = copied(engine, base, "again")
     run = only_run(again)
@@ -282,7 +277,7 @@ def test_a_read_that_meets_an_io_error_can_be_repeated(
 ) -> None:
     engine = engines()
     engine.commit(rows(0, 4, 1))
-    engine.publish(merge_to_file(engine))
+    fold(engine)
     disk = Refusing(monkeypatch, ".run", "pread")
     disk.error = errno.EIO
     with pytest.raises(Unavailable, match="read again later"):
@@ -301,7 +296,7 @@ def test_a_commit_that_the_disk_refuses_is_not_there_and_works_later(
     step: str, rows_of_a_put: int, base: Path
 ) -> None:
     (base / "0").mkdir()
-    with RefusedLog(step) as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
+    with RefusedLog(step).watching() as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
         engine.commit(rows(0, 2, 1))
         errors = (
             ((errno.ENOSPC, OutOfBudget), (errno.EIO, Unavailable))
@@ -314,7 +309,7 @@ def test_a_commit_that_the_disk_refuses_is_not_there_and_works_later(
                 engine.commit(rows(0, rows_of_a_put, 2), Transaction("writer", 1))
             disk.error = None
             assert engine.changelog.upper == 1
-            eventually(lambda: files_left(engine), [])  # of the put
+            eventually(lambda: files_left(engine), 0)  # of the put
             engine.catalogue.records.submit(
                 lambda connection: None
             ).result()  # which lies over the refused one
@@ -328,26 +323,26 @@ def test_a_commit_that_the_disk_refuses_is_not_there_and_works_later(
         again.close()
 
 
-def test_a_merge_that_the_disk_refuses_changes_nothing_and_leaves_nothing(base: Path) -> None:
+def test_a_fold_that_the_disk_refuses_changes_nothing_and_leaves_nothing(base: Path) -> None:
     (base / "0").mkdir()
-    with RefusedLog("sync") as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
+    with RefusedLog("sync").watching() as disk, closing(Engine(base / "0", SCHEMA, LATEST)) as engine:
         engine.commit(rows(0, 4, 1))
         size_bytes, disk_bytes = engine.changelog.records.size_bytes, engine.disk.pool.used_bytes
-        merge = merge_to_file(engine)
+        going = engine.begin_fold(1, to_file=True)
         disk.error = errno.EIO
         with pytest.raises(DiskTrouble):
-            engine.publish(merge)
+            engine.publish(going)
         disk.error = None
-        merge.abandon()
-        del merge
-        eventually(lambda: files_left(engine), [])
+        engine.store.compactor.abandon(engine.changelog)
+        del going
+        eventually(lambda: files_left(engine), 0)
         assert size_bytes == engine.changelog.records.size_bytes > 0
         assert engine.disk.pool.used_bytes == disk_bytes
         engine.commit(rows(2, 1, 2))
         recovered = Engine(copied(engine, base, "again"), SCHEMA, LATEST)
         assert recovered.disk.quarantine.entries == []
         assert recovered.snapshot(2) == shown(*rows(0, 4, 1), *rows(2, 1, 2))
-        engine.publish(merge_to_file(engine))
+        fold(engine)
         assert only_run(engine.directory).exists()
         assert engine.changelog.records.size_bytes == 0
         assert engine.snapshot(2) == recovered.snapshot(2)

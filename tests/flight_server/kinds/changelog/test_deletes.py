@@ -28,73 +28,57 @@ def put(key: str, time: int, kind: str | None = None) -> tuple[Row, int]:
     return (key, time, kind, 0), 1
 
 
-def merge_all(engine: Engine, start: int = 0, since: int | None = None) -> None:
-    """Merge the runs from ``start`` on, as if all versions, or those up to ``since``, were older than the delay."""
-    changelog = engine.changelog
-    upto = changelog.upper if since is None else since
-    merge = engine.begin_merge(changelog.runs[start:], upto, to_file=False)
-    while not merge.done:
-        merge.step()
-    engine.publish(merge)
-
-
 @pytest.mark.parametrize("large_keys", [False, True], ids=["small keys", "large keys"])
-def test_what_a_merge_gives_back_is_deleted_also_where_a_later_merge_has_it_without_the_rest(
+def test_what_is_asked_for_again_during_a_fold_is_deleted_by_what_comes_then(
     large_keys: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large_keys:
         monkeypatch.setattr(views, "SLICE_BYTES", 20)
-
-    def to_file(start: int, since: int) -> Any:
-        merge = engine.begin_merge(engine.changelog.runs[start:], since, to_file=True)
-        while not merge.done:
-            merge.step()
-        return merge
-
     row, greater = put("a", 1), put("a", 2)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([row])
         engine.commit([greater])
         engine.delete([("a",)])
-        merge = to_file(0, 2)
-        engine.commit([(greater[0], -1)])  # so the merge gives back the row, in a file of its own
-        engine.publish(merge)
-        assert isinstance(engine.changelog.runs[1], RunFile)
+        going = engine.begin_fold(2, to_file=True)
+        for _ in going.steps:
+            pass
+        engine.commit([(greater[0], -1)])
+        engine.publish(going)
         engine.commit([row])
-        engine.publish(to_file(2, 2))
-        engine.publish(to_file(1, 5))
+        engine.fold(5)
         engine.commit([(row[0], -1)])
         assert engine.snapshot(5) == Counter([row[0]])
         assert engine.snapshot(6) == Counter()
 
 
-def test_a_tombstone_stays_until_a_merge_includes_the_oldest_run(tmp_path: Path) -> None:
+def test_a_tombstone_stays_until_it_is_old_and_takes_the_rows_before_it(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([put("a", 9), put("b", 9)])
         engine.delete([("a",)])
         engine.delete([("a",), ("c",)])
         engine.commit([put("a", 1)])
-        merge_all(engine, 1, since=2)
+        engine.fold(1)
+        assert engine.changelog.statistics()["tombstones"] == 3
+        engine.fold(2)
         assert engine.snapshot(2) == Counter([("b", 9, None, 0)])
-        merge_all(engine, 1)
-        assert engine.changelog.statistics()["tombstones"] == 2
         assert engine.snapshot(4) == Counter([("a", 1, None, 0), ("b", 9, None, 0)])
-        merge_all(engine)
+        engine.fold(4)
+        assert engine.snapshot(4) == Counter([("a", 1, None, 0), ("b", 9, None, 0)])
         assert (engine.changelog.rows, engine.changelog.statistics()["tombstones"]) == (2, 0)
         engine.delete([("a",), ("b",)])
-        merge_all(engine)
+        engine.fold(5)
         assert engine.changelog.rows == 0
 
 
 def test_a_delete_takes_what_compaction_has_taken_and_waiting_retractions_too(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([put("a", 1), put("a", 2)])
-        merge_all(engine)
+        engine.fold(engine.changelog.upper)
         engine.commit([(("a", 1, None, 0), -1), (("a", 2, None, 0), -1), (("a", 3, None, 0), -1)])
         engine.delete([("a",)])
         engine.commit([put("a", 1), put("a", 3)])
         assert engine.snapshot(4) == Counter([("a", 3, None, 0)])
-        merge_all(engine)
+        engine.fold(engine.changelog.upper)
         assert engine.snapshot(4) == Counter([("a", 3, None, 0)])
 
 
@@ -103,7 +87,7 @@ def test_a_delete_of_many_keys_goes_to_a_file(tmp_path: Path, monkeypatch: pytes
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([put(str(number), 1) for number in range(300)])
         engine.delete([(str(number % 200),) for number in range(400)])
-        assert isinstance(engine.changelog.runs[-1], RunFile)
+        assert isinstance(engine.changelog.contents.recent[-1], RunFile)
         assert 0 < engine.changelog.statistics()["tombstones"] <= 400
         assert set(engine.snapshot(2)) == {(str(number), 1, None, 0) for number in range(200, 300)}
         assert len(engine.deltas(1, 2)) == 200
@@ -125,10 +109,7 @@ def test_a_tombstone_has_nulls_in_columns_of_every_type_also_on_disk(tmp_path: P
     with closing(Engine(tmp_path / "2", schema, keep)) as engine:
         for to_file in (False, True):
             changelog = engine.changelog
-            merge = engine.begin_merge(changelog.runs, 1, to_file=to_file)
-            while not merge.done:
-                merge.step()
-            engine.publish(merge)
+            engine.publish(engine.begin_rewrite(changelog.contents.recent, to_file=to_file))
             assert engine.changelog.statistics()["tombstones"] == 2
             (batch,) = [batch for batch in snapshot_of(changelog.view(), 2) if batch.num_rows]
             assert batch.column(0).to_pylist() == [2]

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from flight_server.kinds.changelog.folding import Elsewhere, compacted, deltas, snapshot
+from flight_server.kinds.changelog.folding import compacted, deltas, snapshot
 from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
@@ -98,62 +97,28 @@ def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> Non
 
 @collisions
 @settings(max_examples=examples(0.4))
-@given(many, st.integers(0, 4), st.integers(0, 3))
+@given(many, st.integers(0, 4))
 def test_compaction_changes_nothing_that_can_still_be_asked_for(
-    given_updates: list[Update], since: int, spared: int
+    given_updates: list[Update], since: int
 ) -> None:
     updates = updates_of(latest(), given_updates)
-    untouched = np.unique(updates.hashes)[:spared]
-
-    def elsewhere(hashes: NDArray[np.uint64]) -> Elsewhere:
-        return Elsewhere(np.intersect1d(hashes, untouched), Updates.empty(updates.layout))
-
-    left = compacted(updates, since, RULE, elsewhere)
+    left, changed = compacted(updates, since, RULE)
     assert len(left) <= len(updates)
     for version in range(since, 5):
         assert read(left, version) == read(updates, version)
         assert changes(left, since, version) == changes(updates, since, version)
+    assert all(version > since for _, version, diff in listed(left) if diff == DELETE)
     assert listed(left) == listed(Updates.joined(left.layout, [left.slice(0, 1), left.slice(1, len(left))]))
-    again = compacted(left, since, RULE, elsewhere)
+    again, changed_again = compacted(left, since, RULE)
     assert Counter(listed(again)) == Counter(listed(left)), "compacting twice changes nothing more"
+    assert not len(changed_again)
     counts = Counter[tuple[Row, int]]()
     for row, version, diff in given_updates:
         if diff != DELETE and version >= deleted_up_to(given_updates, row, since):
             counts[row, max(version, since)] += diff
     for hash_, (row, version, diff) in zip(left.hashes, listed(left), strict=True):
-        if hash_ in untouched and diff != DELETE:
-            assert diff == counts[row, max(version, since)], "spared keys are only added up"
-
-
-@collisions
-@settings(max_examples=examples(0.4))
-@given(
-    st.lists(each_update.filter(lambda update: update[2] != -1), max_size=12),
-    st.integers(0, 4),
-    st.integers(0, 4),
-)
-def test_a_tombstone_that_is_kept_deletes_what_older_runs_have(
-    given_updates: list[Update], since: int, middle: int
-) -> None:
-    """Without retractions any part may be compacted by itself."""
-    layout = latest()
-    older, newer = (
-        updates_of(layout, [each for each in given_updates if (each[1] > middle) is late])
-        for late in (False, True)
-    )
-    whole = Updates.joined(layout, [older, newer])
-    for parts in (
-        [older, compacted(newer, since, RULE)],
-        [compacted(older, since, RULE), newer],
-    ):
-        left = Updates.joined(layout, parts)
-        for version in range(since, 5):
-            assert read(left, version) == read(whole, version)
-            assert changes(left, since, version) == changes(whole, since, version)
-    settled = compacted(whole, since, RULE, oldest=True)
-    assert all(version > since for _, version, diff in listed(settled) if diff == DELETE)
-    for version in range(since, 5):
-        assert read(settled, version) == read(whole, version)
+        if hash_ not in changed and diff != DELETE:
+            assert diff == counts[row, max(version, since)], "other keys are only added up"
 
 
 def test_a_row_that_is_there_a_million_times_comes_in_small_batches() -> None:
@@ -170,4 +135,4 @@ def test_nothing_is_read_of_nothing() -> None:
     empty = Updates.empty(latest())
     assert [batch.num_rows for batch in batches(empty, 1, RULE, 2)] == [0]
     assert changes(empty, 0, 1) == {}
-    assert len(compacted(empty, 1, RULE)) == 0
+    assert len(compacted(empty, 1, RULE)[0]) == 0

@@ -33,25 +33,18 @@ def shown(engine: Engine) -> dict[str, Any]:
     return {each["hold"]: each["owner"] for each in engine.changelog.statistics()["holds"]}
 
 
-def test_a_hold_and_its_owner_survive_restarts_and_merges(tmp_path: Path) -> None:
+def test_a_hold_and_its_owner_survive_restarts_and_folds(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([(("a", 1), 1)])
         ask(engine, "mine", owner=OWNER)
         ask(engine, "mine")  # a renewal without one leaves it
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert shown(engine) == {"mine": OWNER}
-        engine.publish(_merged(engine))
+        engine.fold()
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert shown(engine) == {"mine": OWNER}
         (hold,) = engine.changelog.statistics()["holds"]
         assert 0 <= hold["held_seconds"] < hold["lease_left_seconds"] <= 60
-
-
-def _merged(engine: Engine) -> Any:
-    merge = engine.begin_merge(engine.changelog.runs, 1, to_file=True)
-    while not merge.done:
-        merge.step()
-    return merge
 
 
 def test_a_hold_ends_no_other_one_than_it_names(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.concurrency import slices
-from flight_server.kinds.changelog.folding import Elsewhere, compacted
-from flight_server.kinds.changelog.large_keys import TooLarge, folded, needed, pieces
-from flight_server.kinds.changelog.rules import Rule, make_rule
+from flight_server.kinds.changelog.folding import compacted
+from flight_server.kinds.changelog.large_keys import TooLarge, folded, pieces
+from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
 from tests.support.examples import examples
@@ -30,10 +29,6 @@ each_run = st.tuples(st.lists(each_update, max_size=20), st.integers(1, 7))
 each_changelog = st.lists(each_run, min_size=1, max_size=4)
 
 Update = tuple[tuple[object, ...], int, int]
-
-
-class WholeKeys(Rule):
-    whole_keys = True
 
 
 def cut(layout: Layout, runs: list[tuple[list[Update], int]]) -> list[list[Updates]]:
@@ -55,64 +50,23 @@ def joined(layout: Layout, runs: Sequence[Sequence[Updates]]) -> Updates:
 
 
 @settings(max_examples=examples(0.4))
-@given(each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
+@given(each_changelog, st.integers(0, 4), st.integers(1, 800))
 def test_pieces_have_whole_rows_in_order_and_together_all_updates(
-    runs: list[tuple[list[Update], int]], since: int, piece_bytes: int, oldest: bool
+    runs: list[tuple[list[Update], int]], since: int, piece_bytes: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         fewer_bits(patch, 0)  # both keys have one hash
         layout = latest()
         parts = cut(layout, runs)
         whole = joined(layout, parts)
-        found = list(pieces(layout, parts, since, 4, piece_bytes, oldest=oldest))
-        added_up = compacted(whole, since, EVERY_ROW, oldest=oldest)
+        found = list(pieces(layout, parts, since, 4, piece_bytes))
+        added_up = compacted(whole, since, EVERY_ROW)[0]
         assert since_then(Updates.in_order(layout, found), since) == since_then(added_up, since)
         rows = [{row for row, _, _ in listed(piece)} for piece in found]
         assert sum(map(len, rows)) == len(set().union(*rows))
-        kept = compacted(whole, since, RULE, oldest=True)
+        kept = compacted(whole, since, RULE)[0]
         at_once = folded(layout, parts, since, 4, RULE, piece_bytes=piece_bytes, limit_bytes=1 << 30)
         assert Counter(since_then(at_once, since)) == Counter(since_then(kept, since))
-
-
-@settings(max_examples=examples(0.4))
-@given(each_changelog, each_changelog, st.integers(0, 4), st.integers(1, 800), st.booleans())
-def test_what_a_rule_needs_of_pieces_is_what_it_needs_of_all_whatever_other_runs_have(
-    runs: list[tuple[list[Update], int]],
-    others: list[tuple[list[Update], int]],
-    since: int,
-    piece_bytes: int,
-    oldest: bool,
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        fewer_bits(patch, 0)
-        layout = latest()
-        parts, elsewhere = cut(layout, runs), cut(layout, others)
-        whole, other = joined(layout, parts), joined(layout, elsewhere)
-
-        def left(rule: Rule, limit_bytes: int = 1 << 30) -> Updates | None:
-            steps = needed(
-                layout,
-                parts,
-                elsewhere,
-                rule,
-                since=since,
-                upto=4,
-                oldest=oldest,
-                piece_bytes=piece_bytes,
-                limit_bytes=limit_bytes,
-            )
-            return slices.at_once(steps)
-
-        def found(_: object) -> Elsewhere:
-            return Elsewhere(whole.hashes[:0], other.where((other.diffs < 0) & (other.diffs != DELETE)))
-
-        at_once = compacted(whole, since, RULE, found, oldest=oldest)
-        in_pieces = left(RULE)
-        assert in_pieces is not None
-        assert since_then(in_pieces, since) == since_then(at_once, since)
-        assert left(RULE, 0) is None or not len(at_once)
-        if len(other):
-            assert left(WholeKeys()) is None, "it has to know the rows elsewhere"
 
 
 def test_what_is_held_of_a_key_is_limited_and_what_is_not_needed_does_not_count() -> None:

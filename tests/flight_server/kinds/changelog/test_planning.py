@@ -1,123 +1,149 @@
-"""How many rows a changelog has, how often they are rewritten, how many runs there are: a model of size."""
+"""How many rows a changelog has, how often they are rewritten, how many runs there are, with constants that are a
+thousandth of the real ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
-from typing import Any
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog import planning
-from flight_server.kinds.changelog.planning import FAN_IN, Plan, plan_files, plan_memory
-from flight_server.kinds.changelog.runs import Run
+from flight_server.kinds.changelog import compaction, compactor, planning
+from flight_server.kinds.changelog.planning import FAN_IN, Amounts, RewritePlan, plan_memory
+from flight_server.kinds.changelog.runs import MemoryRun
 from tests.support.examples import examples
-from tests.support.simulated_sizes import ROWS_A_SECOND, InFile, InMemory, Simulation
+from tests.support.ram_directory import ram_directory
+from tests.support.ranged import Ranged
 
-DELAYS = 3
+DELAYS = 4
 """A few."""
+SCALE = 1024
 
 
-class Watched:
-    """Lets a simulation go on in small steps, and checks its size at each."""
-
-    def __init__(self, simulation: Simulation, *, check: bool = True) -> None:
-        self.simulation = simulation
-        self.horizons: list[tuple[float, int]] = []
-        self.most = 0
-        self.worst = 0.0
-        self.check = check
-
-    def go(self, seconds: float) -> None:
-        end = self.simulation.clock.now + seconds
-        while (left := end - self.simulation.clock.now) > 1e-9:
-            self.simulation.pass_time(min(left, 0.25))
-            self.look()
-
-    def look(self) -> None:
-        simulation, changelog = self.simulation, self.simulation.changelog
-        now = simulation.clock.now
-        self.horizons.append((now, changelog.advanced_since(now)))
-        assert len(simulation.compactor._later) <= 4
-        self.most = max(self.most, simulation.rows)
-        # What was merged meanwhile could not be merged again: a merge of everything takes its time.
-        patience = DELAYS * max(changelog.delay_seconds, 1.0) + 2 * self.most / ROWS_A_SECOND
-        before = max((since for when, since in self.horizons if when <= now - patience), default=0)
-        recent = sum(1 for update in simulation.history if update[2] > before)
-        recent += planning.FILE_ROWS // 4  # fewer old rows may wait until earlier merges of too few are paid
-        if simulation.rows <= recent:
-            return
-        # What was retracted meanwhile was needed before, and is merged no sooner than what came meanwhile.
-        needed = max(map(simulation.needed_rows, (before, changelog.advanced_since(now))))
-        assert simulation.rows <= 2 * needed + recent, (
-            f"{simulation.rows} rows for {needed} and {recent} of the last delays, in "
-            f"{[(type(run).__name__, run.rows, run.since) for run in changelog.runs]}"
-        )
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in [
+        *((planning, name) for name in ("MEMORY_FOLD_ROWS", "FILE_ROWS", "MEMORY_ROWS")),
+        *((compaction, name) for name in ("RANGE_ROWS", "STEP_ROWS")),
+        (compactor, "SLOW_ROWS"),
+    ]:
+        monkeypatch.setattr(module, name, getattr(module, name) // SCALE)
 
 
 @pytest.fixture
-def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
-    with closing(Simulation(monkeypatch, 1.0)) as found:
-        yield found
+def directory() -> Iterator[Path]:
+    with ram_directory() as path:
+        yield path
 
 
-def burst(simulation: Simulation, rows: int, keys: int) -> None:
-    simulation.assert_keys([number % keys for number in range(rows)])
+class Watched(Ranged):
+    """Checks its size at each step."""
+
+    def __init__(self, directory: Path, delay_seconds: float) -> None:
+        super().__init__(directory, delay_seconds)
+        self._horizons: list[tuple[float, int]] = []
+        self._most = 0
+
+    def work(self) -> None:
+        super().work()
+        self._horizons.append((self.now, self.horizon))
+        self._most = max(self._most, self.rows)
+        # Folds of too few old rows wait until the earlier ones are paid.
+        patience = DELAYS * self.patience + 2 * self._most / compactor.SLOW_ROWS
+        before = max((since for when, since in self._horizons if when <= self.now - patience), default=0)
+        recent = sum(version > before for version, _ in self.history)
+        if self.rows <= recent + planning.FILE_ROWS:
+            return
+        # What was retracted meanwhile was needed before, and is folded no sooner than what came meanwhile.
+        needed = max(map(self.needed_rows, (before, self.horizon)))
+        assert self.rows <= 2 * needed + recent + planning.FILE_ROWS, (
+            f"{self.rows} rows for {needed} and {recent} of the last delays: {self.contents.bases.range_rows}, "
+            f"{[run.rows for run in self.contents.recent]}"
+        )
 
 
-def test_the_end_of_a_hold_lets_go_what_it_kept(simulation: Simulation) -> None:
-    watched = Watched(simulation)
-    burst(simulation, 300, 10)
-    simulation.changelog.holds.put("reader", 1, 1e12, taken=0.0)
+def burst(of: Watched, rows: int, keys: int) -> None:
+    of.assert_keys([number % keys for number in range(rows)])
+
+
+def test_the_end_of_a_hold_lets_go_what_it_kept(directory: Path) -> None:
+    of = Watched(directory, 1.0)
+    burst(of, 300, 10)
+    of.held = 1
     for _ in range(20):
-        burst(simulation, 100, 10)
-        watched.go(1.0)
-    assert simulation.rows > 2000
-    said = simulation.changelog.statistics()
-    assert said["waits_for"].startswith("hold 'reader'")
-    assert said["garbage_rows"] > 1500
-    simulation.changelog.holds.release(["reader"])
-    simulation.changelog.wake()
-    assert simulation.changelog.statistics()["waits_for"] == "rows"
-    watched.go(30.0)
-    assert simulation.rows == 10
-    said = simulation.changelog.statistics()
-    assert (said["garbage_rows"], said["waits_for"]) == (0, "nothing")
+        burst(of, 100, 10)
+        of.go(1.0)
+    assert of.rows > 2000
+    of.held = None
+    of.go(5.0)
+    assert of.rows == 10
 
 
-def test_rows_that_are_taken_back_as_others_come_leave_those_that_are_not(simulation: Simulation) -> None:
-    """A query feeds back nine of ten rows after three delays; each row is a key of its own, as without a rule."""
-    watched = Watched(simulation)
+def test_rows_that_are_taken_back_as_others_come_leave_those_that_are_not(directory: Path) -> None:
+    """A query feeds back nine of ten rows after three delays; each row is a key of its own."""
+    of = Watched(directory, 1.0)
     for number in range(50 + 30):
         if number < 50:
-            simulation.put([(10 * number + each, 1, 1) for each in range(10)])
+            of.put([(10 * number + each, 1, 1) for each in range(10)])
         if number >= 30:
-            simulation.put([(10 * (number - 30) + each, 1, -1) for each in range(9)])
-        watched.go(0.1)
-    watched.go(30.0)
-    assert simulation.rows == 50
+            of.put([(10 * (number - 30) + each, 1, -1) for each in range(9)])
+        of.go(0.1)
+    of.go(10.0)
+    assert of.rows == 50
 
 
-def test_files_are_merged_while_memory_has_always_something_to_merge(simulation: Simulation) -> None:
-    watched = Watched(simulation)
-    for number in range(300):
-        burst(simulation, 4 if number % 20 else 200, 40)
-        watched.go(0.05)
-    files = sum(isinstance(run, InFile) for run in simulation.changelog.runs)
-    assert files <= 2 * FAN_IN
+def test_there_are_few_recent_runs_while_there_is_always_something_to_fold(directory: Path) -> None:
+    of, most = Watched(directory, 1.0), 0
+    for number in range(200):
+        burst(of, 4 if number % 20 else 200, 40)
+        of.go(0.05)
+        most = max(most, len(of.contents.recent))
+    assert most <= 4 * FAN_IN
 
 
-def test_keys_that_each_come_once_are_rewritten_a_few_times(simulation: Simulation) -> None:
-    """As often as there are size classes, and each of these once more by merges of all runs."""
-    watched, rows = Watched(simulation), 0
+def test_keys_that_each_come_once_are_rewritten_a_few_times_and_lie_in_ranges(directory: Path) -> None:
+    of = Watched(directory, 1.0)
     for number in range(50):
-        simulation.assert_keys(list(range(40 * number, 40 * number + 40)))
-        rows += 40
-        watched.go(0.1)
-    assert simulation.rows == rows
-    assert simulation.read <= 20 * rows, "the amortised cost"
+        of.assert_keys(list(range(40 * number, 40 * number + 40)))
+        of.go(0.1)
+    assert of.read_rows <= 10 * 2000, "the amortised cost"
+    of.go(60.0)
+    assert of.rows == 2000
+    ranges = of.contents.bases.ranges
+    assert len(ranges) >= 2000 // (2 * compaction.RANGE_ROWS)
+    assert all(each.rows <= 2 * compaction.RANGE_ROWS for each in ranges)
+    assert of.read() == dict.fromkeys(range(2000), 1)
+
+
+def test_ranges_whose_rows_have_gone_become_one(directory: Path) -> None:
+    of = Watched(directory, 1.0)
+    of.put([(key, 1, 1) for key in range(2000)])
+    of.go(10.0)
+    assert len(of.contents.bases.ranges) > 10
+    for start in range(20):
+        of.put([(key, 1, -1) for key in range(start, 1980, 20)])
+        of.go(2.0)
+    of.go(10.0)
+    assert of.rows == 20
+    assert len(of.contents.bases.ranges) < 5
+
+
+def test_the_cost_of_a_row_does_not_grow_with_the_rows_that_there_are(directory: Path) -> None:
+    costs = []
+    for keys in (500, 8000):
+        (directory / str(keys)).mkdir()
+        of = Ranged(directory / str(keys), 1.0)
+        of.put([(key, 0, 1) for key in range(keys)])
+        of.go(20.0)
+        before = of.read_rows
+        for _ in range(100):
+            of.assert_keys(list(range(30)))
+            of.go(0.1)
+        costs.append((of.read_rows - before) / 3000)
+    assert costs[1] <= 2 * costs[0]
 
 
 phases = st.one_of(
@@ -133,49 +159,44 @@ phases = st.one_of(
 )
 
 
-def happen(watched: Watched, kind: str, many: int, keys: int) -> None:
-    simulation, holds = watched.simulation, watched.simulation.changelog.holds
+def happen(of: Watched, kind: str, many: int, keys: int) -> None:
     if kind == "burst":
-        burst(simulation, many, keys)
+        burst(of, many, keys)
     elif kind == "silence":
-        watched.go(many)
+        of.go(many)
     elif kind == "hold":
-        holds.put("reader", simulation.changelog.upper, 1e12, taken=0.0)
+        of.held = of.upper
     elif kind == "release":
-        holds.release(["reader"])
-        simulation.changelog.wake()
+        of.held = None
     else:
-        write(watched, kind, many, keys)
+        write(of, kind, many, keys)
 
 
-def write(watched: Watched, kind: str, many: int, keys: int) -> None:
-    simulation = watched.simulation
+def write(of: Watched, kind: str, many: int, keys: int) -> None:
     if kind == "trickle":
         for number in range(many):
-            simulation.assert_keys([number % keys])
-            watched.go(0.1)
+            of.assert_keys([number % keys])
+            of.go(0.1)
     elif kind == "writers":
         for number in range(20):
             for writer in range(many):
-                simulation.assert_keys([(number * many + writer + each) % keys for each in range(5)])
-                watched.go(0.02)
+                of.assert_keys([(number * many + writer + each) % keys for each in range(5)])
+                of.go(0.02)
     elif kind == "retract":
-        simulation.put([(key, row, -1) for key, row in simulation.there()[:: many if many < 100 else 1]])
+        of.put([(key, at, -1) for key, at in list(of.shown(of.upper).items())[:: many if many < 100 else 1]])
     elif kind == "change":
-        for key, row in simulation.there()[:many]:
-            simulation.top[key] = row + 1
-            simulation.put([(key, row, -1), (key, row + 1, 1)])
-            watched.go(0.02)
+        for key, at in list(of.shown(of.upper).items())[:many]:
+            of.top[key] = at + 1
+            of.put([(key, at, -1), (key, at + 1, 1)])
+            of.go(0.02)
     else:
         rows = [(10_000 + number, 1) for number in range(many)]
-        simulation.put([(*row, -1) for row in rows])
-        watched.go(keys)
-        simulation.put([(*row, 1) for row in rows])
+        of.put([(*row, -1) for row in rows])
+        of.go(keys)
+        of.put([(*row, 1) for row in rows])
 
 
 @example([("burst", 1500, 20), ("trickle", 40, 20)], 1.0)
-@example([("burst", 1500, 20), ("trickle", 1, 1)], 1.0)
-@example([("burst", 300, 300), ("silence", 3, 0), ("retract", 100, 0)], 1.0)
 @example([("burst", 300, 300), ("silence", 3, 0), ("retract", 2, 0)], 1.0)
 @example([("burst", 300, 300), ("silence", 3, 0), *[("retract", 5, 0)] * 4], 1.0)
 @given(st.lists(phases, min_size=2, max_size=7), st.sampled_from([0.0, 1.0, 5.0]))
@@ -188,47 +209,32 @@ def write(watched: Watched, kind: str, many: int, keys: int) -> None:
 def test_rows_are_at_most_twice_those_that_are_needed_and_those_of_the_last_delays(
     happenings: list[tuple[str, int, int]], delay_seconds: float
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch, closing(Simulation(patch, delay_seconds)) as simulation:
-        watched = Watched(simulation)
+    with ram_directory() as directory:
+        of = Watched(directory, delay_seconds)
         for kind, many, keys in happenings:
-            happen(watched, kind, many, keys)
-            watched.go(0.25)
-        watched.go(DELAYS * max(delay_seconds, 1.0))
-        committed = len(simulation.history)
-        seconds = simulation.clock.now - simulation.began
-        slow = seconds * simulation.slow_rows
-        assert simulation.read <= 25 * committed + slow, f"{committed} rows cost {simulation.read}"
-        simulation.changelog.holds.release(["reader"])
-        simulation.changelog.wake()
-        watched.go(30 + 4 * committed / simulation.slow_rows)
+            happen(of, kind, many, keys)
+            of.go(0.25)
+        of.go(DELAYS * of.patience)
+        slow = (of.now - 1000.0) * compactor.SLOW_ROWS
+        assert of.read_rows <= 15 * len(of.history) + slow, f"{len(of.history)} rows cost {of.read_rows}"
+        of.held = None
+        of.go(20 + 4 * len(of.history) / compactor.SLOW_ROWS, 1.0)
         # Fewer where a row was retracted after the delay: the one before it is gone.
-        assert simulation.rows <= simulation.needed_rows(simulation.changelog.upper), (
-            "silence leaves what is needed"
-        )
-        assert simulation.compactor.due_in() is None
+        assert of.rows <= of.needed_rows(of.upper), "silence leaves what is needed"
+        assert not of.contents.recent
 
 
-def test_memory_goes_to_a_file_when_memory_is_short_the_records_have_many_rows_or_there_is_much() -> None:
-    few: list[Run] = [InMemory([(1, 1, 5, 1)], 5, 5), InMemory([(1, 2, 6, 1)], 6, 6)]
-    written = Plan(tuple(few), to_file=True)
-
-    def planned(runs: list[Run], records_bytes: int = 0, *, short: bool = False) -> Plan | None:
-        return plan_memory(runs, 0, records_bytes, short=short, slow=False, files_busy=True)
-
-    assert planned(few) is None
-    assert planned([], short=True) is None
-    assert planned(few, short=True) == written
-    assert planned(few, planning.RECORDS_BYTES + 1) == written
-    much = [InMemory([(1, 1, 5, 1)] * (planning.MEMORY_ROWS + 1), 5, 5)]
-    assert planned([*much]) == Plan(tuple(much), to_file=True)
-
-
-def test_newer_files_wait_for_the_memory_before_them() -> None:
-    files: list[Any] = [
-        InFile([(1, 1, version, 1)] * 3, version, version) for version in range(2, 2 + FAN_IN)
-    ]
-    between: Run = InMemory([(1, 1, 1, 1)], 1, 1)
-    found = plan_memory([between, *files], 0, 0, short=False, slow=False, files_busy=False)
-    assert found == Plan((between,), to_file=True)
-    assert plan_files([between, *files], 0, slow=False) is None
-    assert plan_files(files, 0, slow=False) == Plan(tuple(files), to_file=True)
+@pytest.mark.parametrize(("short", "records_bytes"), [(True, 0), (False, planning.RECORDS_BYTES + 1)])
+def test_memory_goes_to_a_file_when_it_is_short_or_the_records_have_much(
+    directory: Path, short: bool, records_bytes: int
+) -> None:
+    of = Ranged(directory, 1.0)
+    for _ in range(2):
+        of.assert_keys([1, 2])
+    amounts = Amounts(of.contents, 0, of.rule)
+    amounts.count()
+    assert plan_memory(amounts, 0, short=False) is None
+    found = plan_memory(amounts, records_bytes, short=short)
+    assert isinstance(found, RewritePlan)
+    assert (found.runs, found.to_file) == (of.contents.recent, True)
+    assert all(isinstance(run, MemoryRun) for run in found.runs)

@@ -45,14 +45,12 @@ def put(engine: Engine, at: int) -> None:
     engine.commit([((key, at), 1) for key in range(KEYS)])
 
 
-def merge_all(engine: Engine, *, to_file: bool = True) -> None:
-    changelog = engine.changelog
-    merge = engine.begin_merge(
-        changelog.runs, changelog.advanced_since(time.monotonic() + 3600), to_file=to_file
-    )
-    while not merge.done:
-        merge.step()
-    engine.publish(merge)
+def fold(engine: Engine, *, to_file: bool = True) -> None:
+    since = engine.changelog.advanced_since(time.monotonic() + 3600)
+    if to_file:
+        engine.fold(since)
+    else:
+        engine.publish(engine.begin_fold(since, to_file=False))
     engine.run(idle(engine.background))
 
 
@@ -106,15 +104,15 @@ def test_stalled_readers_of_snapshots_hold_no_memory_runs_and_read_their_version
             begun.append(readers[-1].take())
         assert all(0 < len(part) < KEYS for part in begun)
         assert engine.store.memory.used_bytes > 0
-        merge_all(engine)
+        fold(engine)
         # A reader may have a thread read its next part, which holds a run until the loop takes that part.
         eventually(lambda: engine.run(used_bytes(engine)), 0)
         put(engine, 6)
-        merge_all(engine)
+        fold(engine)
         assert engine.changelog.since == 1
         for version, (reader, part) in enumerate(zip(readers, begun, strict=True), 1):
             assert Counter(part + reader.rest()) == Counter((key, version) for key in range(KEYS))
-    merge_all(engine)
+    fold(engine)
     assert (engine.changelog.since, engine.changelog.rows) == (6, KEYS)
 
 
@@ -129,7 +127,7 @@ def test_a_reader_whose_transport_takes_nothing_for_ten_minutes_holds_its_versio
         assert holds.expire(time.monotonic() + STALLED_SECONDS - 10, 2) == []
         assert holds.oldest() == 1
         assert holds.expire(time.monotonic() + STALLED_SECONDS, 2) == ["a follower"]
-        merge_all(engine)
+        fold(engine)
         with pytest.raises(Compacted, match="version 1 was compacted"):
             stalled.take()
 
@@ -141,7 +139,7 @@ def test_a_reader_that_goes_on_before_compaction_holds_its_version_again(engine:
         put(engine, 2)
         assert engine.changelog.holds.expire(time.monotonic() + STALLED_SECONDS, 2) == ["a follower"]
         begun += stalled.take()
-        merge_all(engine)
+        fold(engine)
         assert engine.changelog.since == 1
         assert Counter(begun + stalled.rest()) == Counter((key, 1) for key in range(KEYS))
 
@@ -153,7 +151,7 @@ def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(engine: E
     with Stalled(engine, Versions(after=versions - 1)) as reader:
         found = reader.take()
         assert 0 < len(found) < 2 * KEYS
-        merge_all(engine, to_file=False)
+        fold(engine, to_file=False)
         assert engine.changelog.rows == 2 * KEYS
         found += reader.rest()
     changes = ((key, versions - less, 1 - 2 * less) for key in range(KEYS) for less in (0, 1))
@@ -176,12 +174,12 @@ def test_reads_of_a_dropped_changelog_end_when_memory_is_short(engine: Engine) -
     engine.run(engine.disk.disposal.settled())
 
 
-def test_a_row_that_is_there_many_times_is_read_in_parts_while_its_runs_are_merged(tmp_path: Path) -> None:
+def test_a_row_that_is_there_many_times_is_read_in_parts_while_it_is_folded(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         engine.commit([((key, 0), key) for key in range(1, 30)])
         engine.commit([((key, 0), 1) for key in range(1, 30)])
         with Stalled(engine, Versions()) as reader:
             found = reader.take()
-            merge_all(engine)
+            fold(engine)
             found += reader.rest()
         assert Counter(found) == Counter({(key, 0): key + 1 for key in range(1, 30)})

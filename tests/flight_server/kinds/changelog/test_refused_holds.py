@@ -1,4 +1,4 @@
-"""Holds whose write the disk refuses, or that are being written: they are what they were, and no merge passes them."""
+"""Holds whose write the disk refuses, or that are being written: they are what they were, and no fold passes them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ async def hold(engine: Engine, name: str, **request: Any) -> dict[str, object]:
 
 def held(engine: Engine) -> tuple[dict[str, tuple[object, ...]], dict[str, int]]:
     holds = engine.changelog.holds
-    named = {name: (each.version, each.until, each.taken, each.owner) for name, each in holds.named.items()}
+    named: dict[str, tuple[object, ...]] = {
+        name: (each.version, each.until, each.taken, each.owner) for name, each in holds.named.items()
+    }
     return named, dict(holds.lapsed)
 
 
@@ -103,7 +105,7 @@ def test_the_holds_are_what_they_were_when_the_disk_refuses_one(
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_no_merge_passes_the_versions_before_and_after_while_a_hold_is_moved(
+def test_no_fold_passes_the_versions_before_and_after_while_a_hold_is_moved(
     refuses: bool, engine: Engine
 ) -> None:
     changelog = engine.changelog

@@ -130,7 +130,7 @@ def test_only_a_put_of_few_bytes_and_flat_columns_is_sorted_in_the_event_loop(
     assert sorted_in == [in_loop]
 
 
-def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a_merge(
+def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a_fold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writes, "CHUNK_ROWS", 4)
@@ -144,13 +144,12 @@ def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a
     monkeypatch.setattr(RunFile, "_block", watched)
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         engine.commit([((n,), 1) for n in range(8)])
-        merge = engine.begin_merge(engine.changelog.runs, 1, to_file=True)
-        in_thread = engine.store.threads
-        while not merge.done:
-            in_thread.submit(merge.step).result()
+        going = engine.begin_fold(1, to_file=True)
+        while engine.store.threads.submit(next, going.steps, None).result() is not None:
+            pass
         engine.commit([((n,), -1) for n in range(6)])
-        assert isinstance(engine.changelog.runs[-1], RunFile)
-        engine.publish(merge)
+        assert isinstance(engine.changelog.contents.recent[-1], RunFile)
+        engine.publish(going)
         assert blocks
         assert not any(blocks)
         assert engine.deltas(1, 2) == {(n,): -1 for n in range(6)}

@@ -82,10 +82,20 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
         ]
     assert listed(file.between(low, high)) == listed(memory.between(low, high))
     assert listed(file.of_hashes(some)) == listed(memory.of_hashes(some))
-    retractions = memory.updates.where(memory.updates.diffs < 0)
-    for run in (file, memory):
-        assert listed(run.retractions_of(some)) == listed(retractions.of_hashes(some))
-        assert run.having(some).tolist() == sorted(set(some.tolist()) & set(memory.updates.hashes.tolist()))
+    assert file.ends() == memory.ends()
+    lows = np.unique(np.append(some, np.uint64(0)))
+    for since, version in ((0, 9), (after, upto), (9, 9)):
+        sinces = np.full(len(lows), since)
+        alive, old = memory.counts(lows, sinces, version)
+        in_file = file.counts(lows, sinces, version)
+        for part, (low_, high_) in enumerate(
+            zip(lows.tolist(), [*lows[1:].tolist(), MAX_HASH + 1], strict=True)
+        ):
+            inside = memory.between(low_, high_ - 1).versions
+            assert alive[part] == np.count_nonzero(inside > since)
+            assert old[part] == np.count_nonzero((inside > since) & (inside <= version))
+            if version == 9:
+                assert (in_file[0][part], in_file[1][part]) == (alive[part], old[part])
     assert listed(file.between(0, MAX_HASH)) == listed(memory.updates)
 
 

@@ -1,0 +1,184 @@
+"""The contents of a changelog without a server: versions, holds and delays at a clock that the test moves, and the
+plans, folds and rewrites that a compactor would do, in no time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from flight_server.kinds.changelog import compactor, planning
+from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
+from flight_server.kinds.changelog.contents import Contents
+from flight_server.kinds.changelog.planning import (
+    Amounts,
+    FoldPlan,
+    RewritePlan,
+    plan_files,
+    plan_left_over,
+    plan_memory,
+)
+from flight_server.kinds.changelog.rules import make_rule
+from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunWriter, Updates
+from flight_server.kinds.changelog.timeline import Timeline
+from flight_server.kinds.changelog.views import View, ViewPart
+from flight_server.memory import MemoryPool
+from flight_server.protocol import KeepRule
+from tests.support.run_rows import run_folder
+
+SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
+LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
+
+Change = tuple[int, int, int]
+"""A key, its time, and the diff."""
+
+
+class Ranged:
+    """One changelog with the rule ``latest``.
+
+    Args:
+        delay_seconds: of the changelog.
+    """
+
+    def __init__(self, directory: Path, delay_seconds: float) -> None:
+        spec = KeepRule.parse(LATEST)
+        self.layout = Layout(SCHEMA, spec)
+        self.rule = make_rule(spec, SCHEMA)
+        self.contents = Contents.empty(self.layout)
+        self.delay_seconds = delay_seconds
+        self.patience = max(delay_seconds, compactor.SLOW_SECONDS)
+        self.now = self.last_put = 1000.0
+        self.timeline = Timeline(delay_seconds, 0, self.now)
+        self.since = self.upper = 0
+        self.held: int | None = None
+        self.history: list[tuple[int, Change]] = []
+        self.top: Counter[int] = Counter()  # the time of each key's last row
+        self.read_rows = 0
+        self._old_since: float | None = None
+        self._slow_at = 0.0
+        self._pool = MemoryPool(None)
+        self._folder = run_folder(directory, self._pool)
+
+    # What happens
+
+    def put(self, changes: list[Change]) -> None:
+        """Commit them as one version."""
+        self.upper += 1
+        self.history += [(self.upper, change) for change in changes]
+        keys, times, diffs = (np.array([change[place] for change in changes], np.int64) for place in range(3))
+        rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(times)], schema=SCHEMA)
+        updates = Updates.of(self.layout, rows, np.full(len(changes), self.upper), diffs)
+        self.contents = self.contents.committed(self._runs(updates))
+        self.timeline.add(self.upper, self.now)
+        self.last_put = self.now
+
+    def _runs(self, updates: Updates) -> list[Run]:
+        if len(updates) > planning.MEMORY_ROWS:
+            writer = self._new_file()
+            writer.add(updates)
+            return [writer.finish()]
+        return [MemoryRun(updates, self.upper, self.upper, self._pool.empty())] if len(updates) else []
+
+    def assert_keys(self, keys: list[int]) -> None:
+        """Put a newer row of each of these keys, which may repeat."""
+        changes = []
+        for key in keys:
+            self.top[key] += 1
+            changes.append((key, self.top[key], 1))
+        self.put(changes)
+
+    def go(self, seconds: float, step: float = 0.25) -> None:
+        end = self.now + seconds
+        self.work()
+        while self.now < end - 1e-9:
+            self.now = min(end, self.now + step)
+            self.work()
+
+    def work(self) -> None:
+        """All that is due now."""
+        while (plan := self._plan()) is not None:
+            work = self._begin(plan)
+            self.read_rows += sum(work.steps())
+            work.catch_up(self.contents)
+            self.contents = work.published(self.contents)
+
+    @property
+    def horizon(self) -> int:
+        """The version up to which compaction may go."""
+        found = min(self.timeline.horizon(self.now), self.upper)
+        return max(self.since, found if self.held is None else min(found, self.held))
+
+    def _plan(self) -> FoldPlan | RewritePlan | None:
+        amounts = Amounts(self.contents, self.horizon, self.rule)
+        amounts.count()
+        plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)
+        if plan is not None:
+            return plan
+        idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
+        plan = plan_left_over(amounts, idle=idle)
+        if plan is None and not amounts.old.any():
+            self._old_since = None
+            return None
+        if self._old_since is None:
+            self._old_since = self.now
+        if plan is None or self.now < max(self._old_since + self.patience, self._slow_at):
+            return None
+        self._old_since = None
+        self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
+        return plan
+
+    def _begin(self, plan: FoldPlan | RewritePlan) -> Work:
+        make = self._new_file if plan.to_file else None
+        if isinstance(plan, RewritePlan):
+            return Rewrite(self.contents, plan.runs, make, self._pool)
+        self.since = self.horizon
+        return Fold(
+            self.contents,
+            plan.first,
+            plan.last,
+            since=self.since,
+            rule=self.rule,
+            new_file=make,
+            memory=self._pool,
+        )
+
+    def _new_file(self) -> RunWriter:
+        return RunWriter(self._folder, self.layout)
+
+    # What there is
+
+    @property
+    def rows(self) -> int:
+        return self.contents.rows
+
+    def counts(self, version: int) -> Counter[tuple[int, int]]:
+        """How often each row was put up to a version."""
+        found: Counter[tuple[int, int]] = Counter()
+        for at, (key, time, diff) in self.history:
+            if at <= version:
+                found[key, time] += diff
+        return found
+
+    def shown(self, version: int) -> dict[int, int]:
+        """The time of each key's greatest row, of all that were put."""
+        return dict(sorted(row for row, count in self.counts(version).items() if count > 0))
+
+    def needed_rows(self, version: int) -> int:
+        """How many rows one fold of everything up to a version would leave."""
+        counts = self.counts(version)
+        below = sum(count < 0 for count in counts.values())
+        return below + len({key for (key, _), count in counts.items() if count > 0})
+
+    def read(self) -> dict[int, int]:
+        """What readers see at the newest version."""
+        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
+        found: dict[int, int] = {}
+        part = ViewPart()
+        while part.left:
+            part = view.snapshot_part(self.upper, part)
+            assert part.rows is not None
+            found |= zip(*(column.to_pylist() for column in part.rows.columns), strict=True)
+        return found
