@@ -109,7 +109,9 @@ def test_a_prefix_that_servers_may_not_write_to_is_refused(
     with pytest.raises(Forbidden, match=r"may write below file://.*shared"):
         pipeline.repartition(4, "k", offload=tmp_path / "other").toDF()
     assert not ran.exists(), "no task has begun"
-    with pytest.raises(InvalidRequest, match=r"repartition\(4, 'k'\): offload is a directory's absolute path"):
+    with pytest.raises(
+        InvalidRequest, match=r"repartition\(4, 'k'\): offload is a directory's absolute path"
+    ):
         pipeline.repartition(4, "k", offload="relative")
     assert not several.datasets()
 
