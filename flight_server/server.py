@@ -93,6 +93,7 @@ class Server:
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
         self._parts.push_async_callback(asyncio.to_thread, self.catalogue.close)
         self._parts.push_async_callback(asyncio.to_thread, self._close_kinds)
+        self._parts.push_async_callback(self.catalogue.disk.end_commits)
         self._parts.push_async_callback(self.node.background.stop)
 
     @property

@@ -22,7 +22,10 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
+from typing import Any
 
 from flight_server.access import Usages
 from flight_server.frames import SchemaMessage, Schemas
@@ -88,6 +91,8 @@ class Catalogue:
         # The keys count up.
         self._alive: weakref.WeakValueDictionary[int, Dataset] = weakref.WeakValueDictionary()
         self._made = 0
+        # The deletions of :meth:`forget` that are not committed, each with the name.
+        self._forgotten: dict[Future[Any], str] = {}
 
     def __iter__(self) -> Iterator[Dataset]:
         return iter(list(self._datasets.values()))
@@ -113,15 +118,32 @@ class Catalogue:
             ServerLost: it is wanted of another ``start`` of a server.
             NotFound, DataQuarantined: there is none, or one in the quarantine.
             StaleTicket: it has another generation.
+            Unavailable: see :meth:`check_stays`.
         """
         check_start(name, start)
-        found = self.get(name, generation)
-        if found is None:
+        dataset = self._find(name, generation, here=start is not None)
+        self.check_stays(dataset)
+        return dataset
+
+    def _find(self, name: str, generation: str | None, *, here: bool = False) -> Dataset:
+        """As :meth:`find`, also a dataset whose lease has ended."""
+        dataset = self.get(name, generation)
+        if dataset is None:
             self.check_quarantine(name)
-            raise missing(name, generation, self.started, here=start is not None, ended=self.endings)
-        if generation is not None and generation != found.generation:
-            raise stale(name, generation, self.started, here=start is not None, ended=self.endings)
-        return found
+            raise missing(name, generation, self.started, here=here, ended=self.endings)
+        if generation is not None and generation != dataset.generation:
+            raise stale(name, generation, self.started, here=here, ended=self.endings)
+        return dataset
+
+    def check_stays(self, dataset: Dataset) -> None:
+        """Raise Unavailable if the deletion of a dataset is under way, because its lease or its retention has ended: no
+        call renews it any more. If the disk refuses the deletion, the dataset stays until the next one.
+        """
+        if dataset.on_disk is not None and dataset.on_disk.leaving is not None:
+            raise Unavailable(
+                f"dataset {dataset.name!r} {dataset.why_gone}, and is being deleted; try again",
+                dataset=dataset.name,
+            )
 
     def check_quarantine(self, name: str) -> None:
         """See :meth:`~flight_server.records.Quarantine.check`."""
@@ -144,11 +166,13 @@ class Catalogue:
         Raises:
             Draining: the server is going down.
             AlreadyExists, InvalidRequest: the name leads to a different dataset (:meth:`Dataset.check_same`).
+            Unavailable: see :meth:`check_stays`.
             InvalidRequest, OutOfBudget: see :meth:`prepare`.
         """
         self.check_open()
         known = self._datasets.get(request.dataset)
         if known is not None and known.failure is None:
+            self.check_stays(known)
             known.check_same(request, schema)
             known.describe(None if schema is None else self.schemas.hold(schema, known.name))
             known.touch()
@@ -165,12 +189,15 @@ class Catalogue:
             AlreadyExists: mode ``new``, and the name leads to a dataset. NotFound: mode ``delete``, and it does not.
             Conflict, InvalidRequest: mode ``append``, and the dataset cannot be extended, or not with that schema.
             Draining, InvalidRequest, OutOfBudget: the server is going down; or see :meth:`prepare`.
+            Unavailable: see :meth:`check_stays`.
         """
         self.check_open()
         write, mode = request.write, request.mode
         assert write is not None
         assert mode is not None
         old = self.find(request.dataset) if mode is WriteMode.DELETE else self._datasets.get(request.dataset)
+        if old is not None:
+            self.check_stays(old)
         repeated = old is not None and is_repeated(request, old)
         if old is not None and repeated and self.staged.has_ended(write, request.dataset):
             return old, False
@@ -209,10 +236,13 @@ class Catalogue:
             )
 
     def drop(self, name: str, generation: str | None = None, why: str = "was dropped") -> Dataset:
-        """Drop it, because of ``why``. Raises as :meth:`find`. For a durable or staged one call :meth:`remove`."""
-        dataset = self.find(name, generation)
+        """Drop it, because of ``why``. Raises NotFound, DataQuarantined or StaleTicket as :meth:`find`. The row of a
+        durable one is deleted before anything that is committed later; :meth:`remove` returns after that.
+        """
+        dataset = self._find(name, generation)
         dataset.why_gone = why
         self._take_away(dataset, dropped=True)
+        self.forget(dataset)
         return dataset
 
     def prepare(
@@ -341,12 +371,25 @@ class Catalogue:
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
-        """Delete the row of a durable dataset, if it has one, before anything that is committed later."""
+        """Delete the row of a durable dataset, if it has one, before anything that is committed later. If the server
+        ends before, the row stays with its files.
+        """
         on_disk = dataset.on_disk
         if on_disk is not None and on_disk.row is not None:
             deletion = on_disk.deletion(finishing=not dataset.dropped)
             done = self.records.eventually(deletion.change)
-            done.add_done_callback(lambda _: deletion.committed())
+            self._forgotten[done] = dataset.name
+            done.add_done_callback(partial(self._was_forgotten, deletion))
+
+    def _was_forgotten(self, deletion: Deletion, done: Future[Any]) -> None:
+        """In the thread of the records."""
+        if done.exception() is None:
+            deletion.committed()
+        self._forgotten.pop(done, None)
+
+    def _is_forgotten(self, name: str) -> bool:
+        """Whether no row of that name is still to be deleted."""
+        return name not in list(self._forgotten.values())
 
     async def remove(
         self, name: str, generation: str | None = None, *, staged: bool = False, why: str = "was dropped"
@@ -361,34 +404,49 @@ class Catalogue:
             NotFound: it is to be ``staged``, and is not.
             Unavailable: the records refuse now; the dataset stays as it is.
         """
-        dataset = self.find(name, generation)
-        if dataset.on_disk is None and self.staged.mode_of(dataset) is None and not staged:
+        dataset = self._find(name, generation)
+        if (
+            dataset.on_disk is None
+            and self.staged.mode_of(dataset) is None
+            and not staged
+            and self._is_forgotten(name)
+        ):
             return self.drop(name, generation, why)
         async with self.disk.turn(name):
             # Without a generation it is the one that the name leads to by now.
-            dataset = self.find(name, generation)
+            dataset = self._find(name, generation)
             if staged and self.staged.mode_of(dataset) is None:
                 raise NotFound(
                     f"this generation of dataset {name!r} is not staged: it was sealed", dataset=name
                 )
-            if dataset.on_disk is None or dataset.on_disk.row is None:
+            has_row = dataset.on_disk is not None and dataset.on_disk.row is not None
+            if not has_row and self._is_forgotten(name):
                 self.drop(name, dataset.generation, why)
             else:
-                await self._remove(dataset, dataset.on_disk.deletion(finishing=False, dropped=True), why)
+                await self._remove(dataset, why)
         await self.disk.disposal.settled()  # its segments are gone, too
         return dataset
 
-    async def _remove(self, dataset: Dataset, deletion: Deletion, why: str) -> None:
-        quarantine = self.disk.quarantine
-        noted = [each for each in quarantine.entries if each.key == (dataset.name, dataset.generation)]
+    async def _remove(self, dataset: Dataset, why: str) -> None:
+        """Drop it with a commit: it has a row, or one of its name is still to be deleted, which goes before."""
+        quarantine, on_disk = self.disk.quarantine, dataset.on_disk
+        deletion: Deletion | None = None
+        if on_disk is not None and on_disk.row is not None:
+            deletion = on_disk.deletion(finishing=False, dropped=True)
+        noted = quarantine.of(dataset.name, dataset.generation)
 
         def change(connection: sqlite3.Connection) -> None:
-            deletion.change(connection)
+            if deletion is not None:
+                deletion.change(connection)
             delete_quarantined(connection, noted)
 
         def take_away() -> None:
-            deletion.committed()
-            quarantine.unlisted(*noted)
+            if deletion is not None:
+                deletion.committed()
+            if later := quarantine.of(dataset.name, dataset.generation)[len(noted) :]:
+                # A reader has met damage during the commit.
+                self.records.eventually(partial(delete_quarantined, entries=later))
+            quarantine.unlisted(*noted, *later)
             dataset.why_gone = why
             self._take_away(dataset, dropped=True)
 
@@ -422,7 +480,9 @@ class Catalogue:
         return list(self._alive.values())
 
     def close(self) -> None:
-        """Drop all but sealed durable datasets and end the threads. Blocks. Twice is fine."""
+        """Drop all but sealed durable datasets and end the threads. No commit is on its way any more
+        (:meth:`Disk.end_commits`). Blocks. Twice is fine.
+        """
         for dataset in self.staged.all():
             dataset.why_gone = SERVER_ENDED
             self.unstage(dataset)

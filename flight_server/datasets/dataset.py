@@ -300,10 +300,15 @@ class Dataset(Lifetime):
         return partition
 
     def end_stream(self, partition: Partition) -> None:
-        """Seal the partition, with the last one the dataset. Raises as :meth:`Partition.seal`."""
-        partition.seal()
-        if len(self._partitions) == self.partition_count and all(
-            each.state is PartitionState.SEALED for each in self._partitions.values()
+        """Seal the partition, with the last one the dataset: at the latest when it is committed on disk, also if a
+        partition has failed meanwhile. Raises as :meth:`Partition.seal`.
+        """
+        is_committed = self.on_disk is not None and self.on_disk.row is not None
+        if not is_committed or partition.failure is None:
+            partition.seal()
+        if is_committed or (
+            len(self._partitions) == self.partition_count
+            and all(each.state is PartitionState.SEALED for each in self._partitions.values())
         ):
             self.step("seal")
 

@@ -31,13 +31,15 @@ class NamedFile(Protocol):
 
 
 class Deletion:
-    """Of a row that ``on_disk`` has now. ``left``: it loses only the name. ``keeps_files``: they stay, for people."""
+    """Of a row that ``on_disk`` has now. ``left``: it loses only the name. ``dropped``: also the files of a damaged
+    dataset go, which stay for people otherwise.
+    """
 
-    def __init__(self, on_disk: OnDisk, row: int, *, left: bool, keeps_files: bool) -> None:
+    def __init__(self, on_disk: OnDisk, row: int, *, left: bool, dropped: bool) -> None:
         self._on_disk = on_disk
         self._row = row
         self._left = left
-        self._keeps_files = keeps_files
+        self._dropped = dropped
         self.change: Change[None] = partial(leave_name if left else delete, row=row)
         # Of a dataset whose lease or retention has ended.
         self.why: Leaving | None = None
@@ -49,7 +51,8 @@ class Deletion:
         if on_disk.row == self._row:
             on_disk.row, on_disk.left = None, self._row if self._left else None
             for each in on_disk.kept:
-                each.keep = self._keeps_files
+                # Looked at now: a reader may have met the damage while the deletion was committed.
+                each.keep = on_disk.damaged and not self._dropped
             on_disk.kept = ()
             if not on_disk.not_loaded:
                 on_disk.files = ()
@@ -113,8 +116,7 @@ class OnDisk:
             dropped: what is in the quarantine goes, too.
         """
         assert self.row is not None
-        left, keeps_files = finishing and self.not_loaded > 0, self.damaged and not dropped
-        return Deletion(self, self.row, left=left, keeps_files=keeps_files)
+        return Deletion(self, self.row, left=finishing and self.not_loaded > 0, dropped=dropped)
 
     def release(self) -> None:
         """No reader needs a frame any more."""

@@ -19,6 +19,7 @@ from flight_server.protocol import (
     PutCommand,
     PutCreate,
     SealRequest,
+    StaleTicket,
     check_generation,
     parse_partition,
 )
@@ -27,6 +28,8 @@ from flight_server.tiering import Durability
 from .kind import DatasetKind
 from .seals import seal
 from .sinks import FrameSink, check_no_deletes, committed
+
+_LATER_RUN = "was replaced by a later run of the job that writes it"
 
 
 class ShuffleKind(DatasetKind):
@@ -41,6 +44,11 @@ class ShuffleKind(DatasetKind):
         """Raises as :meth:`Catalogue.stage` and :meth:`Catalogue.find`, too."""
         if request.mode is not None:
             return self.catalogue.stage(request, schema)
+        self._check_run(request)
+        if (earlier := self._earlier_run(request)) is not None:
+            self.catalogue.check_open()
+            with suppress(NotFound, StaleTicket):  # another call did it meanwhile
+                await self.catalogue.remove(earlier.name, earlier.generation, why=_LATER_RUN)
         return self._created(request, schema)
 
     def sink(self, command: PutCommand, dataset: Dataset | None, schema: SchemaMessage) -> AttemptSink:
@@ -57,7 +65,14 @@ class ShuffleKind(DatasetKind):
         return await seal(self._durability, dataset, request)
 
     def _created(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
-        held = self.catalogue.get(request.dataset)
+        self._check_run(request)
+        if (earlier := self._earlier_run(request)) is not None:
+            self.catalogue.drop(earlier.name, earlier.generation, _LATER_RUN)
+        elif request.generation is not None and self.catalogue.get(request.dataset) is not None:
+            self.catalogue.find(request.dataset, request.generation)  # raises if another one has the name
+        return self.catalogue.create(request, schema)
+
+    def _check_run(self, request: CreateRequest) -> None:
         generation = request.generation
         if generation is not None and self.catalogue.dropped_runs.has(request.dataset, generation):
             raise Conflict(
@@ -66,14 +81,13 @@ class ShuffleKind(DatasetKind):
                 dataset=request.dataset,
                 generation=generation,
             )
-        if generation is not None and held is not None:
-            if is_earlier_run(held.generation, generation):
-                self.catalogue.drop(
-                    held.name, held.generation, "was replaced by a later run of the job that writes it"
-                )
-            else:
-                self.catalogue.find(request.dataset, generation)  # raises if another one has the name
-        return self.catalogue.create(request, schema)
+
+    def _earlier_run(self, request: CreateRequest) -> Dataset | None:
+        """The dataset of the name, if it is of an earlier run of the write that the request is of."""
+        known = self.catalogue.get(request.dataset)
+        if known is None or request.generation is None:
+            return None
+        return known if is_earlier_run(known.generation, request.generation) else None
 
 
 def _request(command: PutCommand, wanted: PutCreate) -> CreateRequest:

@@ -137,10 +137,10 @@ class StreamSink(FrameSink):
             index = self._partition.index
             await self._durability.persist(self.dataset, [index], self._finish, self._check_name)
         else:
+            self._check_name()
             self._finish()
 
     def _finish(self) -> None:
-        self._check_name()
         self.dataset.end_stream(self._partition)
         self._committed = True
         if self._overwrites:

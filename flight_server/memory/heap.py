@@ -18,7 +18,7 @@ Huge pages
 Given back
     The process keeps freed memory for ``KEEP_FREED_SECONDS``: 5/4 of the most that the pool held, or was populated for,
     in that time, at most the memory limit. When more than ``MAX_HOLES_BYTES`` beyond that is resident, the thread
-    returns all that is free.
+    returns all that is free. The start of a process frees some, too, which :meth:`Heap.start` returns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Heap:
         self._thread = threading.Thread(target=self._run, name="heap", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and count from the size that the process has now."""
+        """Start the thread, return what the start has freed, and count from the size that the process has then."""
+        allocator.give_back()
         self._settled_bytes = allocator.resident_bytes()
         self._watch()
         self._thread.start()

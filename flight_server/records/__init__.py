@@ -13,7 +13,6 @@ from .changelog_records import (
 )
 from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database
 from .dataset_records import (
-    DamagedDataset,
     DatasetRecord,
     DictionaryRecord,
     Facts,

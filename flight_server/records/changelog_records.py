@@ -15,6 +15,9 @@ Tables
 
     The rows go with the dataset's row. Times are seconds since the epoch.
 
+    Each change also brings the sum of all rows' checksums in the row of ``changelog`` up to date: a row that damage of
+    a page has taken away, or brought back, is found by it.
+
 Files
     A run is named by a row while it has ``keep``: without it, its file is deleted with its last reference. Its bytes
     and its name are on the medium before it comes here.
@@ -38,7 +41,18 @@ from flight_server.memory import MemoryPool, Reservation
 from .database import Change, Database
 from .dataset_records import delete, insert_row
 from .quarantine import Quarantined
-from .tables import CHANGELOG, DATASET, HOLD, RANGE, RUN, VERSION, DamagedRow
+from .tables import (
+    CHANGELOG,
+    DATASET,
+    HOLD,
+    OF_CHANGELOGS,
+    RANGE,
+    RUN,
+    VERSION,
+    DamagedRow,
+    RecordTable,
+    Value,
+)
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble
 
@@ -116,6 +130,27 @@ class StoredChangelog:
     forgotten: list[int]
 
 
+@dataclass
+class _Rows:
+    """The row of ``changelog`` within a change, and what is done to the rows in other tables, whose checksums
+    ``crc32c`` sums up.
+    """
+
+    connection: sqlite3.Connection
+    dataset: int
+    since: int
+    upper: int
+    time: float
+    crc32c: int
+
+    def put(self, table: RecordTable, rows: Iterable[Sequence[Value]]) -> None:
+        """Insert rows with keys that no row has."""
+        self.crc32c += table.put(self.connection, [(self.dataset, *row) for row in rows])
+
+    def delete(self, table: RecordTable, where: str, *values: Value) -> None:
+        self.crc32c -= table.delete(self.connection, f"dataset = ? AND {where}", (self.dataset, *values))
+
+
 class NoDatabase:
     """In the place of a database, of a server that keeps nothing when it ends: changes are not written, and count at
     once.
@@ -145,8 +180,6 @@ class ChangelogRecords:
         self._database = database
         self._disk = disk
         self._row = 0  # its dataset's id
-        self._since = self._upper = 0
-        self._time = 0.0
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
@@ -164,7 +197,6 @@ class ChangelogRecords:
         """Of a changelog that the database has, with these files."""
         records = cls(database, disk)
         records._row = stored.row
-        records._since, records._upper, records._time = stored.since, stored.upper, stored.time
         for versions in stored.versions:
             records._count(versions.last, disk.reserve(len(versions.block)))
         records._name(runs)
@@ -185,10 +217,9 @@ class ChangelogRecords:
             self._row = insert_row(
                 connection, declared.dataset, declared.generation, KIND, facts, schema=declared.schema
             )
-            CHANGELOG.put(connection, [(self._row, 0, 0, time, 0, 0, 0)])
+            CHANGELOG.put(connection, [(self._row, 0, 0, time, 0)])
 
         def created() -> None:
-            self._time = time
             try:
                 then()
             except BaseException:
@@ -227,19 +258,17 @@ class ChangelogRecords:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
             )
-        blocks, runs = len(self._blocks) + bool(block), [*self._runs, *files]
+        runs = [*self._runs, *files]
 
-        def insert(connection: sqlite3.Connection) -> None:
-            row = (self._row, self._since, last, time, blocks, len(runs), len(self._ranges))
-            CHANGELOG.put(connection, [row])
+        def insert(rows: _Rows) -> None:
+            rows.upper, rows.time = last, time
             if block:
-                VERSION.put(connection, [(self._row, first, last, time, block)])
+                rows.put(VERSION, [(first, last, time, block)])
             if files:
-                self._put_runs(connection, runs)
-            put_transactions(connection, self._row, transactions)
+                self._put_runs(rows, runs)
+            rows.crc32c += put_transactions(rows.connection, self._row, transactions)
 
         def added() -> None:
-            self._upper, self._time = last, time
             if block:
                 self._count(last, room)
             if files:
@@ -262,24 +291,16 @@ class ChangelogRecords:
         """
         blocks = sum(last > covered for last, _ in self._blocks)
 
-        def replace(connection: sqlite3.Connection) -> None:
-            row = (self._row, since, self._upper, self._time, blocks, len(runs), len(ranges))
-            CHANGELOG.put(connection, [row])
-            connection.execute("DELETE FROM version WHERE dataset = ? AND last <= ?", (self._row, covered))
-            self._put_runs(connection, runs)
-            kept = {each.low for each in ranges}
-            connection.executemany(
-                "DELETE FROM range WHERE dataset = ? AND low = ?",
-                [(self._row, _signed(each.low)) for each in self._ranges if each.low not in kept],
-            )
-            known = set(self._ranges)
-            RANGE.put(
-                connection,
-                [(self._row, _signed(each.low), *each[1:]) for each in ranges if each not in known],
-            )
+        def replace(rows: _Rows) -> None:
+            rows.since = since
+            rows.delete(VERSION, "last <= ?", covered)
+            self._put_runs(rows, runs)
+            known, kept = set(self._ranges), set(ranges)
+            for each in known - kept:
+                rows.delete(RANGE, "low = ?", _signed(each.low))
+            rows.put(RANGE, [(_signed(each.low), *each[1:]) for each in ranges if each not in known])
 
         def published() -> None:
-            self._since = since
             del self._blocks[: len(self._blocks) - blocks]
             self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
@@ -292,12 +313,13 @@ class ChangelogRecords:
         self, holds: Iterable[StoredHold], released: Iterable[str], then: Callable[[], None]
     ) -> None:
         """Insert or replace holds, and delete others. Raises DiskTrouble, RecordGone."""
+        holds = list(holds)
+        names = [*released, *(hold.name for hold in holds)]
 
-        def put(connection: sqlite3.Connection) -> None:
-            connection.executemany(
-                "DELETE FROM hold WHERE dataset = ? AND name = ?", [(self._row, name) for name in released]
-            )
-            HOLD.put(connection, [(self._row, *hold) for hold in holds])
+        def put(rows: _Rows) -> None:
+            for name in names:
+                rows.delete(HOLD, "name = ?", name)
+            rows.put(HOLD, holds)
 
         await self._change(put, then)
 
@@ -306,29 +328,27 @@ class ChangelogRecords:
         hold whose end is not on disk ends once more after a crash.
         """
 
-        def put(connection: sqlite3.Connection) -> None:
-            if not self._is_there(connection):
-                return
-            HOLD.put(
-                connection,
-                [(self._row, *StoredHold(name, version, None, now)) for name, version in versions.items()],
-            )
-            connection.execute(
-                "DELETE FROM hold WHERE dataset = ?1 AND until IS NULL AND name NOT IN (SELECT name FROM hold "
-                "WHERE dataset = ?1 AND until IS NULL ORDER BY taken DESC LIMIT ?2)",
-                (self._row, at_most),
+        def put(rows: _Rows) -> None:
+            for name in versions:
+                rows.delete(HOLD, "name = ?", name)
+            rows.put(HOLD, [StoredHold(name, version, None, now) for name, version in versions.items()])
+            rows.delete(
+                HOLD,
+                "until IS NULL AND name NOT IN (SELECT name FROM hold "
+                "WHERE dataset = ? AND until IS NULL ORDER BY taken DESC LIMIT ?)",
+                self._row,
+                at_most,
             )
 
-        self._database.submit(put)
+        self._database.submit(partial(self._make, put))
 
     def forget(self, hashes: Mapping[str, int]) -> None:
         """Ids of transactions were forgotten. Does not wait: those that are known after a crash are forgotten again."""
 
-        def put(connection: sqlite3.Connection) -> None:
-            if self._is_there(connection):
-                forget_transactions(connection, self._row, hashes)
+        def put(rows: _Rows) -> None:
+            rows.crc32c += forget_transactions(rows.connection, self._row, hashes)
 
-        self._database.submit(put)
+        self._database.submit(partial(self._make, put))
 
     @property
     def keep(self) -> bool:
@@ -343,31 +363,38 @@ class ChangelogRecords:
             self._blocks.clear()
             self.size_bytes = 0
 
-    async def _change(self, change: Callable[[sqlite3.Connection], None], then: Callable[[], None]) -> None:
+    async def _change(self, change: Callable[[_Rows], None], then: Callable[[], None]) -> None:
         is_there = True
 
         # It does not raise: the error's traceback would be a cycle with the database's futures, and hold the files.
         def checked(connection: sqlite3.Connection) -> None:
             nonlocal is_there
-            is_there = self._is_there(connection)
-            if is_there:
-                change(connection)
+            is_there = self._make(change, connection)
 
         await self._database.commit(checked, lambda: then() if is_there else None)
         if not is_there:
             self.keep = False
             raise RecordGone
 
-    def _is_there(self, connection: sqlite3.Connection) -> bool:
-        return connection.execute("SELECT 1 FROM dataset WHERE id = ?", (self._row,)).fetchone() is not None
+    def _make(self, change: Callable[[_Rows], None], connection: sqlite3.Connection) -> bool:
+        """Make a change; False if the dataset's row is gone. Raises DiskTrouble."""
+        try:
+            row = next(CHANGELOG.rows(connection, "dataset = ?", (self._row,)), None)
+        except DamagedRow as damage:
+            raise DiskTrouble(f"{self._database.path}: {damage}", full=False) from None
+        if row is None:
+            return False
+        rows = _Rows(connection, *row)
+        change(rows)
+        CHANGELOG.put(connection, [(self._row, rows.since, rows.upper, rows.time, rows.crc32c)])
+        return True
 
-    def _put_runs(self, connection: sqlite3.Connection, runs: Sequence[RecordedRun]) -> None:
+    def _put_runs(self, rows: _Rows, runs: Sequence[RecordedRun]) -> None:
         """Write the rows of new runs, and delete those of others."""
         known, kept = ({run.name for run in each} for each in (self._runs, runs))
-        RUN.put(connection, [(self._row, run.name, run.version) for run in runs if run.name not in known])
-        connection.executemany(
-            "DELETE FROM run WHERE dataset = ? AND name = ?", [(self._row, name) for name in known - kept]
-        )
+        for name in known - kept:
+            rows.delete(RUN, "name = ?", name)
+        rows.put(RUN, [(run.name, run.version) for run in runs if run.name not in known])
 
     def _name(self, runs: Sequence[RecordedRun]) -> None:
         for run in self._runs:
@@ -393,9 +420,7 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
                 raise damaged
             found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
         except (DamagedRow, ValueError, TypeError, RecursionError) as damage:
-            rows = RUN.scan(connection, "dataset = ?", (row,))
-            files = [str(each[1]) for each in rows if not isinstance(each, DamagedRow)]
-            found = row, Quarantined.now(str(name), str(generation), str(damage), files)
+            found = row, Quarantined.now(str(name), str(generation), str(damage))
         yield found
 
 
@@ -405,13 +430,16 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
     known = next(CHANGELOG.rows(connection, "dataset = ?", of_dataset), None)
     if known is None:
         raise ValueError("its row of table 'changelog' is missing")
-    _, since, upper, time, *counts = known
+    _, since, upper, time, crc32c = known
     runs = list(RUN.rows(connection, "dataset = ?", of_dataset))
     ranges = list(RANGE.rows(connection, "dataset = ? ORDER BY low", of_dataset))
     versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
-    for table, rows, count in zip(("version", "run", "range"), (versions, runs, ranges), counts, strict=True):
-        if len(rows) != count:
-            raise ValueError(f"of its {count} rows of table {table!r} there are {len(rows)}")
+    holds = [
+        StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)
+    ]
+    transactions, forgotten = transactions_of(connection, row)
+    if sum(table.total(connection, "dataset = ?", of_dataset) for table in OF_CHANGELOGS) != crc32c:
+        raise ValueError("a row of it is missing, or is an earlier one")
     return StoredChangelog(
         row,
         declared,
@@ -421,8 +449,9 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         [(name, version) for _, name, version in runs],
         [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
-        [StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)],
-        *transactions_of(connection, row),
+        holds,
+        transactions,
+        forgotten,
     )
 
 

@@ -1,7 +1,7 @@
 """Database: the server's records in one SQLite file, and the thread that writes them.
 
 Guarantee: once :meth:`Database.commit` has returned, the change is on the medium, as far as fsync tells the truth; once
-it has raised, nothing of it is there. Changes take effect in the order of the calls.
+it has raised, nothing of it is there, but see :attr:`Database.in_doubt`. Changes take effect in the order of the calls.
 
 Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own. ``witness`` has
@@ -14,8 +14,10 @@ Commits
     the transaction finds no room, its changes are tried once more one by one, so that a large one does not refuse
     small ones; another error of the disk refuses all.
 
-    A COMMIT that failed may lie in the log, where a crash would make it count. So the thread writes again, before it
-    answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which lies over the failed one. Changes
+    A COMMIT that failed may lie in the log, where a crash would make it count, unless it was not even written. So the
+    thread writes again, before it answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which
+    lies over the failed one. Until then both outcomes are possible, and the files of both are needed
+    (``storage.disposal``); on a full disk, whose room they take, the COMMIT is not written. Changes
     given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
     committed later comes after them.
 
@@ -26,9 +28,9 @@ Size
     cut, a few pages at a time while no change waits.
 
 Threads
-    All methods block but ``commit``, ``submit`` and ``eventually``, and may be called from any thread. A process that
-    was forked from the one that opened the database is refused. :meth:`Database.read` has a connection of its own, one
-    call at a time.
+    All methods block but ``commit``, ``submit``, ``eventually`` and ``end``, and may be called from any thread. A
+    process that was forked from the one that opened the database is refused. :meth:`Database.read` has a connection of
+    its own, one call at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from urllib.parse import quote
 
 import structlog
 
-from flight_server.concurrency import to_its_end
+from flight_server.concurrency import Changes, to_its_end
 
 from .tables import DECLARATIONS, FORMAT, QUARANTINE, TABLES, DamagedRow
 from .trouble import DiskTrouble, OtherFormat, trouble_with
@@ -73,6 +75,8 @@ as_text = partial(str, encoding="utf-8", errors="replace")
 
 _COUNT = struct.Struct("<QQ")
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+"""Of a COMMIT: its last frame, without which the others do not count, is not in the log."""
 _REFUSALS = (
     *_DAMAGE,
     sqlite3.SQLITE_BUSY,
@@ -133,8 +137,10 @@ class Database:
         self._closed = False
         self._closing = threading.RLock()  # a finalizer may come in between
         self._waiting: SimpleQueue[_Waiting | None] = SimpleQueue()  # None ends the thread
+        self._committing = 0  # calls of ``commit``
+        self._returned = Changes()
         self._due: list[_Waiting] = []  # see ``eventually``
-        self._doubtful = False  # the log may have a transaction whose COMMIT failed
+        self._in_doubt = False
         self._checkpoint: Future[None] | None = None
         self._copied_log_bytes = 0  # the log's size at the last checkpoint
         self._changes = 0  # since the last look for unused pages
@@ -184,7 +190,12 @@ class Database:
             DiskTrouble: the database does not take it now.
             Exception: what ``change`` or ``then`` raises.
         """
-        return await to_its_end(asyncio.wrap_future(self.submit(change)), then)
+        self._committing += 1
+        try:
+            return await to_its_end(asyncio.wrap_future(self.submit(change)), then)
+        finally:
+            self._committing -= 1
+            self._returned.tell()
 
     def submit(self, change: Change[T]) -> Future[T]:
         """As :meth:`commit`, for a caller that does not wait, or waits in a thread."""
@@ -234,6 +245,17 @@ class Database:
     def _log_bytes(self) -> int:
         return _size_bytes(Path(f"{self.path}-wal"))
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the log may have a refused transaction, which counts if the process ends now. From any thread."""
+        return self._in_doubt
+
+    async def end(self) -> None:
+        """Close it; return when each call of :meth:`commit` has returned, so when its ``then`` was called."""
+        await asyncio.to_thread(self.close)
+        while self._committing:
+            await self._returned.next()
+
     def close(self) -> None:
         """Make what waits, copy the log into the database, end the threads. Twice is fine."""
         with self._closing:
@@ -282,7 +304,7 @@ class Database:
         if self._unused_pages:
             timeout_seconds: float | None = 0.0
         else:
-            pending = self._doubtful or self._due or self._checkpoint or self._changes > _UNUSED_PAGES
+            pending = self._in_doubt or self._due or self._checkpoint or self._changes > _UNUSED_PAGES
             timeout_seconds = RETRY_SECONDS if pending else None
         group: list[_Waiting] = []
         with suppress(Empty):
@@ -299,7 +321,7 @@ class Database:
         """Make what is due and these changes, and answer them."""
         self._due += [waiting for waiting in group if waiting.eventual]
         group = [waiting for waiting in group if not waiting.eventual]
-        if not (group or self._due or self._doubtful):
+        if not (group or self._due or self._in_doubt):
             return
         trouble = self._transaction(group)
         if trouble is None:
@@ -314,7 +336,7 @@ class Database:
                 for waiting in group
                 if (trouble := self._transaction([waiting])) is not None
             ]
-        if self._doubtful:
+        if self._in_doubt:
             self._transaction([])
         for waiting, trouble in refused:
             waiting.answer(DiskTrouble(str(trouble), full=trouble.full))
@@ -331,12 +353,15 @@ class Database:
             ((commits,),) = writer.execute(
                 "UPDATE server SET commits = commits + 1 RETURNING commits"
             ).fetchall()
-            self._doubtful = True
-            writer.execute("COMMIT")
+            try:
+                writer.execute("COMMIT")
+            except sqlite3.Error as error:
+                self._in_doubt |= _code(error) not in _NOT_WRITTEN
+                raise
         except (sqlite3.Error, OSError, MemoryError) as error:
             self._roll_back()
             return self._trouble(error)
-        self._doubtful = False
+        self._in_doubt = False
         self._due = []
         self._changes += len(group)
         with suppress(OSError):  # it is a help, not a fact

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
 
+from .quarantine import Quarantined
 from .tables import DATASET, FILE, INDEX, PARTITION, DamagedRow, RecordTable, checksum
 from .transaction_records import Entry, put_transactions, transactions_of
 
@@ -95,17 +96,6 @@ class Facts:
             [(int(number), list(map(int, messages))) for number, messages in state] for state in facts.states
         ]
         return replace(facts, dictionaries=dictionaries, states=states)
-
-
-@dataclass(frozen=True)
-class DamagedDataset:
-    """A dataset of which a row is not as it was written, or missing. ``name`` and ``generation`` may be wrong."""
-
-    row: int
-    name: str
-    generation: str
-    reason: str
-    files: list[FileRecord]
 
 
 @dataclass(frozen=True)
@@ -227,14 +217,18 @@ def named_files(connection: sqlite3.Connection, but: Collection[int] = ()) -> se
 
 
 def index(connection: sqlite3.Connection, row: int, partition: int) -> bytes | None:
-    """The index of a partition; None if there is no such row any more. Raises DamagedRow."""
+    """The index of a partition; None if the dataset's row was deleted. Raises DamagedRow; ValueError: it is missing."""
     parts = INDEX.rows(connection, "dataset = ? AND partition = ? ORDER BY part", (row, partition))
     data = [part for *_, part in parts]
+    if not data and next(DATASET.rows(connection, "id = ?", (row,)), None) is not None:
+        raise ValueError("it is missing")
     return b"".join(data) if data else None
 
 
-def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecord] | DamagedDataset]:
-    """All datasets that have a name and are no changelogs, each with its id."""
+def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecord | Quarantined]]:
+    """All datasets that have a name and are no changelogs, each with its id; what is wrong with a damaged one, whose
+    name and generation may be, too.
+    """
     files, partitions = _Children(connection, FILE), _Children(connection, PARTITION)
     for values in DATASET.scan(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
@@ -242,7 +236,6 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
         row, name, generation, kind, text, schema = columns
         if str(name).startswith(_LEFT):
             continue
-        present = [FileRecord(*rest) for _, _, *rest in files.of(row)]
         try:
             if damaged is not None:
                 raise damaged
@@ -253,13 +246,13 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
                 kind,
                 facts,
                 schema,
-                present,
+                [FileRecord(*rest) for _, _, *rest in files.of(row)],
                 [PartitionRecord(*rest) for _, *rest in partitions.of(row)],
                 *(transactions_of(connection, row) if facts.transactions else ({}, [])),
             )
             record.check()
         except (DamagedRow, ValueError, TypeError, RecursionError) as error:
-            yield DamagedDataset(row, str(name), str(generation), str(error), present)
+            yield row, Quarantined.now(str(name), str(generation), str(error))
         else:
             yield row, record
 

@@ -101,6 +101,10 @@ class Quarantine:
                 files=", ".join(file for entry in aside for file in entry.files),
             )
 
+    def of(self, name: str, generation: str) -> list[Quarantined]:
+        """The entries of one generation, in the order in which they were listed."""
+        return [entry for entry in self.entries if entry.key == (name, generation)]
+
     def note(self, entry: Quarantined) -> None:
         """List damage that was found just now, and have it committed. A second entry of one generation changes
         nothing.
@@ -110,20 +114,9 @@ class Quarantine:
             if self._database is not None:
                 self._database.eventually(lambda connection: put_quarantined(connection, [entry]))
 
-    async def add(self, *entries: Quarantined) -> None:
-        """Commit the entries, and list them; one of the same generation is replaced. Raises DiskTrouble: nothing is
-        changed. A cancellation is raised once they are listed or refused.
-        """
-        if self._database is None:
-            self.listed(*entries)
-        else:
-            await self._database.commit(
-                lambda connection: put_quarantined(connection, entries), lambda: self.listed(*entries)
-            )
-
     async def drop(self, name: str) -> list[str]:
         """Commit that there are no entries of that name, and the files that were kept for them, to be deleted by the
-        caller. Raises DiskTrouble and a cancellation as :meth:`add`.
+        caller. Raises DiskTrouble: nothing is changed. A cancellation is raised once they are gone or refused.
         """
         gone = [entry for entry in self.entries if entry.dataset == name]
         if self._database is None:

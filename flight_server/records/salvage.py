@@ -1,7 +1,8 @@
 """Salvage: copies what is whole of damaged records into new ones, and names the rest in the quarantine.
 
 Guarantee: a dataset is copied if its rows can be read and have the right checksums; a row that is missing is found when
-the dataset is recovered, which knows the numbers of them. The damaged database is only read.
+the dataset is recovered, which knows how many there are, or the sum of their checksums. The damaged database is only
+read.
 
 A page of SQLite that is damaged ends each query that comes to it. So the rows are read for each dataset alone, and the
 datasets in the order of their ids, one by one behind a damaged page.

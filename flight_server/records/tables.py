@@ -42,11 +42,31 @@ class RecordTable:
         marks = ", ".join("?" * (len(self.columns) + 1))
         self._insert = f"INSERT OR REPLACE INTO {name} ({self._all}, crc32c) VALUES ({marks})"  # noqa: S608  # names of ours
 
-    def put(self, connection: sqlite3.Connection, rows: Iterable[Sequence[Value]]) -> None:
-        """Insert the rows, or replace those with the same key. Their values have the columns' types: SQLite would store
-        others converted, and the checksum would not be theirs.
+    def put(self, connection: sqlite3.Connection, rows: Iterable[Sequence[Value]]) -> int:
+        """Insert the rows, or replace those with the same key; the sum of their checksums. Their values have the
+        columns' types: SQLite would store others converted, and the checksum would not be theirs.
         """
-        connection.executemany(self._insert, ((*row, checksum(self._checked(row))) for row in rows))
+        total = 0
+
+        def with_checksums() -> Iterator[Sequence[Value]]:
+            nonlocal total
+            for row in rows:
+                crc = checksum(self._checked(row))
+                total += crc
+                yield (*row, crc)
+
+        connection.executemany(self._insert, with_checksums())
+        return total
+
+    def delete(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> int:
+        """Delete the rows; the sum of their checksums."""
+        query = f"DELETE FROM {self.name} WHERE {where} RETURNING crc32c"  # noqa: S608  # names of ours
+        return sum(crc for (crc,) in connection.execute(query, values))
+
+    def total(self, connection: sqlite3.Connection, where: str, values: Sequence[Value]) -> int:
+        """The sum of the rows' checksums."""
+        query = f"SELECT crc32c FROM {self.name} WHERE {where}"  # noqa: S608  # names of ours
+        return sum(crc for (crc,) in connection.execute(query, values))
 
     def _checked(self, row: Sequence[Value]) -> Sequence[Value]:
         for value, column, types in zip(row, self.columns, self._types, strict=True):
@@ -153,9 +173,7 @@ CHANGELOG = RecordTable(
         "since": "INTEGER NOT NULL",
         "upper": "INTEGER NOT NULL",
         "time": "REAL NOT NULL",
-        "blocks": "INTEGER NOT NULL",  # how many rows of ``version`` it has, of ``run``, and of ``range``
-        "runs": "INTEGER NOT NULL",
-        "ranges": "INTEGER NOT NULL",
+        "rows_crc32c": "INTEGER NOT NULL",  # the sum of the checksums of all rows of ``OF_CHANGELOGS``
     },
 )
 VERSION = RecordTable(
@@ -213,6 +231,8 @@ QUARANTINE = RecordTable(
     },
     "PRIMARY KEY (name, generation)",
 )
+OF_CHANGELOGS: Final = (VERSION, RUN, RANGE, HOLD, TRANSACTION)
+"""The tables whose rows a changelog has."""
 OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
 DECLARATIONS: Final = [

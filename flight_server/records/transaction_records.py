@@ -16,18 +16,20 @@ Entry = tuple[int, ...]
 
 def put_transactions(
     connection: sqlite3.Connection, dataset: int, entries: Mapping[str, Entry], forgotten: Iterable[int] = ()
-) -> None:
-    """Insert or replace the entries, and add hashes of forgotten ids."""
-    rows = [(dataset, name, json.dumps(entry)) for name, entry in entries.items()]
-    TRANSACTION.put(connection, rows + [(dataset, _signed(hash_), None) for hash_ in forgotten])
+) -> int:
+    """Insert or replace the entries, and add hashes of forgotten ids; by how much the sum of the checksums grows."""
+    rows: list[tuple[int, str | int, str | None]] = [
+        (dataset, name, json.dumps(entry)) for name, entry in entries.items()
+    ]
+    rows += [(dataset, _signed(hash_), None) for hash_ in forgotten]
+    replaced = sum(_delete(connection, dataset, key) for _, key, _ in rows)
+    return TRANSACTION.put(connection, rows) - replaced
 
 
-def forget_transactions(connection: sqlite3.Connection, dataset: int, hashes: Mapping[str, int]) -> None:
-    """Let the ids' hashes take the places of their entries."""
-    connection.executemany(
-        "DELETE FROM transaction_id WHERE dataset = ? AND id = ?", [(dataset, name) for name in hashes]
-    )
-    put_transactions(connection, dataset, {}, hashes.values())
+def forget_transactions(connection: sqlite3.Connection, dataset: int, hashes: Mapping[str, int]) -> int:
+    """Let the ids' hashes take the places of their entries; by how much the sum of the checksums grows."""
+    deleted = sum(_delete(connection, dataset, name) for name in hashes)
+    return put_transactions(connection, dataset, {}, hashes.values()) - deleted
 
 
 def transactions_of(connection: sqlite3.Connection, dataset: int) -> tuple[dict[str, Entry], list[int]]:
@@ -40,6 +42,10 @@ def transactions_of(connection: sqlite3.Connection, dataset: int) -> tuple[dict[
         else:
             forgotten.append(name & (1 << 64) - 1)
     return dict(sorted(entries.items(), key=lambda item: item[1][0])), forgotten
+
+
+def _delete(connection: sqlite3.Connection, dataset: int, key: str | int) -> int:
+    return TRANSACTION.delete(connection, "dataset = ? AND id = ?", (dataset, key))
 
 
 def _signed(hash_: int) -> int:

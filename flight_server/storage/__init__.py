@@ -2,7 +2,7 @@
 
 from .data_dir import MARKER_NAME, DataDir, DataDirUnusable, raise_open_files_limit
 from .disk import Disk
-from .disk_files import NotAFile, open_regular, read_regular, sync_directory, sync_file, write_file
+from .disk_files import NotAFile, open_regular
 from .disposal import Disposal
 from .file_header import FileHeader, read_header
 from .folder import SEGMENTS_NAME, Folder

@@ -74,7 +74,8 @@ class Disk:
         self.lasting = lasting
         self.folder = Folder(data_dir / SEGMENTS_NAME, owner, held)
         if lasting:
-            self.records = open_records(data_dir, self.folder)
+            records = self.records = open_records(data_dir, self.folder)
+            self.disposal.wait_while(lambda: records.in_doubt)
             self.quarantine = Quarantine(self.records)
             self.damaged_records = damaged_records(data_dir)
 
@@ -100,6 +101,13 @@ class Disk:
         if lock is None:
             lock = self._turns[name] = asyncio.Lock()
         return lock
+
+    async def end_commits(self) -> None:
+        """Let no further change into the records. When it has returned, the datasets are as the records say: nothing
+        that a commit has changed is still to be changed in the catalogue.
+        """
+        if self.records is not None:
+            await self.records.end()
 
     def close(self) -> None:
         """End the threads. Blocks until files are closed. Twice is fine."""

@@ -45,12 +45,16 @@ def read_regular(path: Path) -> bytes:
 
 def sync_directory(path: Path) -> None:
     """The directory's entries are on the medium; after an OSError they may not be."""
-    _sync(path, os.O_DIRECTORY)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
-def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Make the file, or replace its bytes. ``sync`` writes them to the medium; the name is there once its directory
-    is synced.
+def write_file(path: Path, data: bytes) -> None:
+    """Make the file, or replace its bytes, and write them to the medium; the name is there once its directory is
+    synced.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
@@ -58,20 +62,6 @@ def write_file(path: Path, data: bytes, *, sync: bool = True) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def sync_file(path: Path) -> None:
-    """The file's bytes are on the medium; after an OSError they may not be."""
-    _sync(path, os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _sync(path: Path, flags: int) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    try:
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -5,6 +5,9 @@ Once the thread has ended, because the server stops, callers do the work themsel
 A file whose unlink the disk refuses stays counted in the disk pool, and a duty of the server has it tried again
 (:meth:`Disposal.try_again`) until it is gone. After a stop the next start deletes it.
 
+A COMMIT that failed may count after a crash (``records.database``). Whether it does or not, the start needs the files
+of that outcome. So while there is such a doubt, no file is deleted: it waits as those do that the disk has refused.
+
 Finalizers
     :meth:`Disposal.dispose` is called by finalizers, and the collector runs these in any thread, inside any lock that
     the thread holds: an executor's, for one. So work is passed on by a ``SimpleQueue``, whose ``put`` waits for no lock
@@ -14,6 +17,7 @@ Finalizers
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections import deque
@@ -29,12 +33,19 @@ from flight_server.concurrency import to_its_end
 from flight_server.memory import Reservation
 
 TRIED_AT_ONCE = 1000
-"""Refused files: some milliseconds, for which others wait."""
+"""Files that could not be deleted: some milliseconds, for which others wait."""
 
 Work = Callable[[], object]
-_Refused = deque[tuple[Path, Reservation]]
 
 _log = structlog.get_logger("flight_server.storage.disposal")
+
+
+class _Kept:
+    """Files that could not be deleted yet; the thread changes them. ``in_doubt``: see the module's text."""
+
+    def __init__(self) -> None:
+        self.files: deque[tuple[Path, Reservation]] = deque()
+        self.in_doubt: Callable[[], bool] = lambda: False
 
 
 class Disposal:
@@ -47,21 +58,25 @@ class Disposal:
             target=_work_off, args=(self._work,), name="flight-server-disposal", daemon=True
         )
         self._thread.start()
-        self._refused: _Refused = deque()  # files that the disk keeps; the thread changes it
+        self._kept = _Kept()
         self._closed = False
+
+    def wait_while(self, in_doubt: Callable[[], bool]) -> None:
+        """Delete nothing from now on while this is true: a COMMIT has failed that may count after a crash."""
+        self._kept.in_doubt = in_doubt
 
     def dispose(self, fd: int, path: Path | None, reservation: Reservation) -> None:
         """Close a file in the thread; unless ``path`` is None, delete it. Free its bytes."""
-        self._do(_dispose, fd, path, reservation, self._refused)
+        self._do(_dispose, fd, path, reservation, self._kept)
 
     def delete(self, path: Path, reservation: Reservation) -> None:
         """Delete a file in the thread, and free its bytes. One that is not counted is once the disk keeps it."""
-        self._do(_delete, path, reservation, self._refused)
+        self._do(_delete, path, reservation, self._kept)
 
     def try_again(self) -> None:
-        """Delete in the thread what the disk has refused to."""
-        if self._refused:
-            self._do(_delete_refused, self._refused)
+        """Delete in the thread what could not be deleted."""
+        if self._kept.files:
+            self._do(_delete_kept, self._kept)
 
     async def settled(self) -> None:
         """Return when the files of all earlier calls were deleted. Cancelling is safe, see :func:`to_its_end`."""
@@ -102,32 +117,34 @@ def _work_off(queue: SimpleQueue[Work | None]) -> None:
         del work  # not kept while the thread waits for the next
 
 
-def _dispose(fd: int, path: Path | None, reservation: Reservation, refused: _Refused) -> None:
+def _dispose(fd: int, path: Path | None, reservation: Reservation, kept: _Kept) -> None:
     os.close(fd)
     if path is None:
         reservation.free()
     else:
-        _delete(path, reservation, refused)
+        _delete(path, reservation, kept)
 
 
-def _delete(path: Path, reservation: Reservation, refused: _Refused) -> None:
+def _delete(path: Path, reservation: Reservation, kept: _Kept) -> None:
     try:
+        if kept.in_doubt():
+            raise OSError(errno.EAGAIN, "a commit of the records has failed, and may count after a crash")
         path.unlink(missing_ok=True)
     except OSError as error:
         if not reservation.size_bytes:
             with suppress(OSError):
                 reservation.grow(path.stat().st_size)
-        if not refused:
+        if not kept.files:
             _log.warning("file_not_deleted", path=str(path), trouble=str(error))
-        refused.append((path, reservation))
+        kept.files.append((path, reservation))
     else:
         reservation.free()
 
 
-def _delete_refused(refused: _Refused) -> None:
-    for _ in range(min(len(refused), TRIED_AT_ONCE)):
-        path, reservation = refused.popleft()
-        _delete(path, reservation, refused)
+def _delete_kept(kept: _Kept) -> None:
+    for _ in range(min(len(kept.files), TRIED_AT_ONCE)):
+        path, reservation = kept.files.popleft()
+        _delete(path, reservation, kept)
 
 
 def _do_safely(work: Work) -> None:

@@ -23,9 +23,12 @@ Retention
 
 Order
     The task commits and sets the name while it holds :meth:`Disk.turn`; an overwrite deletes the rows of what it
-    replaces in the same transaction. A dataset that is not durable takes a name without the turn, so the task looks at
-    the name again after the commit. If the dataset may not take it then, its rows are deleted before anything that is
-    committed later; a crash before that loses the dataset that has the name, which is not durable.
+    replaces in the same transaction. So once that is made, nothing refuses the overwrite: a partition that fails
+    during the commit is damage of a served dataset, which has the name and an entry in the quarantine.
+
+    A dataset that is not durable takes a name without the turn, and a lease ends without it, so the task looks at the
+    name again after the commit if it leads elsewhere. If the dataset may not take it then, its rows are deleted before
+    anything that is committed later; a crash before that loses the dataset that has the name, which is not durable.
 
 Cancelling
     A cancellation is raised once the commit is made or refused. A dataset that is committed has its name then: an
@@ -58,7 +61,7 @@ from flight_server.records import (
 )
 from flight_server.storage import Segment, SegmentSlice, SegmentWriter
 
-from .readback import frame_lost
+from .readback import frame_lost, note_damage
 from .spiller import Spiller
 
 BATCH_BYTES = 16 << 20
@@ -89,15 +92,15 @@ class Durability:
         """Write the partitions to disk, commit the dataset with the last one, and call ``finish``.
 
         Args:
-            finish: seals the partitions in RAM and sets the dataset's name.
-            check: raises if ``finish`` would raise now.
+            finish: seals the partitions in RAM and sets the dataset's name. It raises only if the dataset was dropped.
+            check: raises if the dataset may not take its name now.
 
         Raises:
             OutOfBudget: the disk stayed full until the deadline.
             Unavailable: the disk refused writes until the deadline.
             CorruptFrame: a spilled frame or dictionary came back with another checksum.
             DatasetDropped, PartitionFailed: the dataset was dropped, or a partition failed, meanwhile.
-            Conflict, AlreadyExists: from ``finish`` or ``check``; the next start does not find the dataset.
+            Conflict, AlreadyExists: from ``check``; the next start does not find the dataset.
         """
         on_disk, writer = dataset.on_disk, dataset.writer
         assert on_disk is not None
@@ -211,7 +214,11 @@ class _Seal:
                 on_disk.files = list(packed.files.items())
                 on_disk.commit(row, list(packed.files))
                 on_disk.synced = None
-                check()
+                for partition in dataset.partitions():
+                    if partition.failure is not None:
+                        note_damage(catalogue.disk.quarantine, dataset, str(partition.failure))
+                if replaced is None or catalogue.get(dataset.name) is not before:
+                    check()
                 finish()
 
             await catalogue.records.commit(change, take_name)

@@ -314,10 +314,14 @@ def frame_lost(
     if partition.epoch == epoch and partition.failure is None:
         _log.error("frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message)
         partition.corrupt(cause, epoch)
-        on_disk = dataset.on_disk
-        if on_disk is not None and on_disk.row is not None:
-            reason = f"partition {partition.index}: {corrupt.message}"
-            files = [segment.path.name for segment, _ in on_disk.files]
-            on_disk.damaged = True
-            quarantine.note(Quarantined.now(dataset.name, dataset.generation, reason, files, served=True))
+        note_damage(quarantine, dataset, f"partition {partition.index}: {corrupt.message}")
     return cause
+
+
+def note_damage(quarantine: Quarantine, dataset: Dataset, reason: str) -> None:
+    """Note in the quarantine why a partition has failed, if its dataset is committed on disk."""
+    on_disk = dataset.on_disk
+    if on_disk is not None and on_disk.row is not None:
+        files = [segment.path.name for segment, _ in on_disk.files]
+        on_disk.damaged = True
+        quarantine.note(Quarantined.now(dataset.name, dataset.generation, reason, files, served=True))

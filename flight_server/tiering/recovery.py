@@ -38,7 +38,6 @@ from flight_server.frames import (
 from flight_server.memory import DICTIONARY_BYTES
 from flight_server.protocol import Kind, OutOfBudget, Retention, encapsulate
 from flight_server.records import (
-    DamagedDataset,
     DatasetRecord,
     DictionaryRecord,
     DiskTrouble,
@@ -46,6 +45,7 @@ from flight_server.records import (
     datasets,
     delete,
     delete_left,
+    files_of,
     named_files,
     put_quarantined,
 )
@@ -81,17 +81,14 @@ def recover(catalogue: Catalogue) -> Recovered:
 
 def _recover(catalogue: Catalogue, connection: sqlite3.Connection) -> Recovered:
     damaged: list[tuple[int, Quarantined]] = []
-    for entry in datasets(connection):
-        if isinstance(entry, DamagedDataset):
-            files = [file.name for file in entry.files]
-            damaged.append((entry.row, Quarantined.now(entry.name, entry.generation, entry.reason, files)))
+    for row, record in datasets(connection):
+        if isinstance(record, Quarantined):
+            damaged.append((row, record))
             continue
-        row, record = entry
         try:
             _restore(catalogue, row, record)
         except (_Damage, NotAFile) as damage:
-            files = [file.name for file in record.files]
-            damaged.append((row, Quarantined.now(record.name, record.generation, str(damage), files)))
+            damaged.append((row, Quarantined.now(record.name, record.generation, str(damage))))
         except OutOfBudget as full:
             raise OSError(f"dataset {record.name!r} cannot be recovered: {full.message}") from None
     set_aside(catalogue, connection, damaged)
@@ -111,17 +108,17 @@ def delete_garbage(catalogue: Catalogue) -> None:
 def set_aside(
     catalogue: Catalogue, connection: sqlite3.Connection, damaged: list[tuple[int, Quarantined]]
 ) -> None:
-    """Let the damaged datasets have entries in the quarantine in the place of their rows, and delete the rows without a
-    name.
+    """Let the damaged datasets have entries in the quarantine, with their files, in the place of their rows, and delete
+    the rows without a name.
     """
     folder = catalogue.disk.folder
     assert folder is not None
     # A damaged row may have been that of a file.
     unnamed = folder.unnamed(named_files(connection, {row for row, _ in damaged})) if damaged else {}
     entries = []
-    for _, entry in damaged:
-        by_header = unnamed.get((str(entry.dataset), str(entry.generation)), ())
-        entries.append(replace(entry, files=tuple(dict.fromkeys((*entry.files, *by_header)))))
+    for row, entry in damaged:
+        files = (*files_of(connection, row), *unnamed.get(entry.key, ()))
+        entries.append(replace(entry, files=tuple(dict.fromkeys(files))))
 
     def change(connection: sqlite3.Connection) -> None:
         for row, _ in damaged:

@@ -385,6 +385,8 @@ class _Put:
         known = None
         if command.mode != "overwrite":
             known = self._catalogue.get(command.dataset, command.generation)
+            if known is not None:
+                self._catalogue.check_stays(known)
         new = Kind.STREAM if command.create is None else Kind.SHUFFLE
         return self._kinds[new if known is None else known.kind].sink(command, known, schema)
 

@@ -99,6 +99,9 @@ class Holds:
         self._max_lag_seconds = max_lag_seconds
         self.named: dict[str, Hold] = {}
         self.lapsed: dict[str, int] = {}
+        self.writing: frozenset[str] = (
+            frozenset()
+        )  # changes of these are being written: they do not end meanwhile
         # Of readers whose stream is open.
         self._followers: dict[object, Hold] = {}
         self._said: HeldBack | None = None
@@ -263,7 +266,7 @@ class Holds:
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
             late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
-            if hold.until <= now or late:
+            if (hold.until <= now or late) and name not in self.writing:
                 del holds[name]
                 ended.append(name)
             elif passed != hold.passed:

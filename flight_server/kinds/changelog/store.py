@@ -364,6 +364,7 @@ class Store:
             # No fold goes past the new version while the disk is awaited, nor past the present one, which stays held
             # if the disk refuses.
             writing = object()
+            changelog.holds.writing = frozenset({request.hold, *released})
             changelog.holds.follow(writing, version, request.owner, lasting=True)
             try:
                 await changelog.records.hold(
@@ -378,6 +379,7 @@ class Store:
                 ) from None
             finally:
                 changelog.holds.leave(writing)
+                changelog.holds.writing = frozenset()
         changelog.wake()
         return {
             "hold": request.hold,

@@ -126,6 +126,19 @@ print(allocator.resident_bytes() - settled < grows.lead_bytes // 4, grows.popula
     assert run(code).split() == ["True"] * 3
 
 
+def test_what_the_start_has_freed_is_returned() -> None:
+    code = """
+memory, it = heap(256 * MIB)
+blocks = [bytes(1000) for _ in range(64 * 1024)]
+del blocks[:-1]  # the last one lies above the hole
+before = allocator.resident_bytes()
+it.start()
+print((before - allocator.resident_bytes()) // MIB)
+it.stop()
+"""
+    assert int(run(code)) >= 48
+
+
 def test_a_server_too_small_for_it_and_a_process_that_is_not_tuned_populate_nothing() -> None:
     assert Heap(MemoryPool(64 * MIB), tuned=True).lead_bytes == 0
     assert Heap(MemoryPool(1 << 30), tuned=False).lead_bytes == 0

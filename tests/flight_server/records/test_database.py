@@ -26,6 +26,7 @@ from flight_server.records import database as databases
 from flight_server.records.database import DATABASE_NAME, WITNESS_NAME, connected
 from flight_server.records.tables import DATASET
 from tests.support import sqlite_files
+from tests.support.polling import eventually
 from tests.support.ram_directory import ram_directory
 
 DEADLINE_SECONDS = 20.0
@@ -202,8 +203,51 @@ def test_a_commit_whose_sync_failed_once_is_written_over_before_its_caller_hears
             database.submit(add(2)).result()
         for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
             (copy / name).write_bytes((root / name).read_bytes())
+        assert not database.in_doubt
     with closing(Database(copy)) as database:
         assert rows(database) == [1]
+
+
+class ReadOnlyDisk(Disk):
+    """Turns read-only at its first error, as file systems do."""
+
+    def around(self, what: str, path: Path, work: sqlite_files.Work) -> None:
+        try:
+            super().around(what, path, work)
+        except OSError:
+            self.what = "write"
+            raise
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_commit_that_is_not_even_written_is_not_in_doubt(base: Path, disk: Disk, error: int) -> None:
+    with closing(Database(base)) as database:
+        disk.error = error  # of a write
+        with pytest.raises(DiskTrouble):
+            database.submit(add(1)).result()
+        assert not database.in_doubt, "files that are deleted now may be what makes room"
+
+
+def test_a_refused_commit_that_cannot_be_written_over_is_in_doubt_until_it_is(base: Path) -> None:
+    root, copy = base / "root", base / "copy"
+    root.mkdir()
+    copy.mkdir()
+    disk = ReadOnlyDisk()
+    with sqlite_files.watching(disk.around), closing(Database(root)) as database:
+        database.submit(add(1)).result()
+        assert not database.in_doubt
+        disk.error, disk.what = errno.EIO, "sync"
+        with pytest.raises(DiskTrouble):
+            database.submit(add(2)).result()
+        assert database.in_doubt
+        assert rows(database) == [1]
+        for name in (DATABASE_NAME, f"{DATABASE_NAME}-wal"):
+            (copy / name).write_bytes((root / name).read_bytes())
+        disk.error = None
+        eventually(lambda: database.in_doubt, expected=False)  # no commit wakes the writer
+        assert rows(database) == [1]
+    with closing(Database(copy)) as database:
+        assert rows(database) == [1, 2], "what was refused counts after a crash"
 
 
 def test_what_is_due_is_made_when_the_disk_recovers_and_before_all_that_comes_later(

@@ -12,13 +12,13 @@ import pytest
 
 from flight_server.protocol import Retention
 from flight_server.records import (
-    DamagedDataset,
     DamagedRow,
     DatasetRecord,
     DictionaryRecord,
     Facts,
     FileRecord,
     PartitionRecord,
+    Quarantined,
     dataset_records,
     datasets,
     delete,
@@ -86,7 +86,9 @@ def test_what_was_inserted_is_read_again(
     made = [record(name) for name in ("d", "e")]
     ids = [insert(connection, each, INDICES) for each in made]
     assert list(datasets(connection)) == list(zip(ids, made, strict=True))
-    assert [index(connection, ids[1], each) for each in (0, 7, 8)] == [*INDICES, None]
+    assert [index(connection, ids[1], each) for each in (0, 7)] == INDICES
+    with pytest.raises(ValueError, match="missing"):
+        index(connection, ids[1], 8)
     assert named_files(connection) == {"d-a", "d-b", "e-a", "e-b"}
     assert named_files(connection, {ids[0]}) == {"e-a", "e-b"}
 
@@ -135,9 +137,9 @@ def test_a_row_that_is_damaged_or_missing_costs_its_dataset_alone(
     for name in ("d", "e"):
         insert(connection, record(name), INDICES)
     connection.execute(damage)
-    damaged, whole = datasets(connection)
-    assert isinstance(damaged, DamagedDataset)
-    assert (damaged.row, damaged.name) == (1, "d")
+    (row, damaged), whole = datasets(connection)
+    assert isinstance(damaged, Quarantined)
+    assert (row, damaged.dataset) == (1, "d")
     assert whole == (2, record("e"))
 
 
@@ -167,5 +169,5 @@ def test_what_does_not_fit_together_is_damage_whatever_its_checksum(
     connection: sqlite3.Connection, changes: dict[str, Any]
 ) -> None:
     insert(connection, record(**changes), INDICES)
-    (damaged,) = datasets(connection)
-    assert isinstance(damaged, DamagedDataset)
+    ((_, damaged),) = datasets(connection)
+    assert isinstance(damaged, Quarantined)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.protocol import DataQuarantined
-from flight_server.records import Database, DiskTrouble, Quarantine, Quarantined
+from flight_server.records import Database, DiskTrouble, Quarantine, Quarantined, put_quarantined
 from tests.support.ram_directory import ram_directory
 
 ENTRY = Quarantined.now("d", "g1", "a bit has flipped", ["a.frames", "b.frames"])
@@ -35,12 +35,19 @@ class Refusal:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+async def added(database: Database | None, quarantine: Quarantine, *entries: Quarantined) -> None:
+    """As a start does with damaged datasets."""
+    if database is not None:
+        await database.commit(lambda connection: put_quarantined(connection, entries))
+    quarantine.listed(*entries)
+
+
 @pytest.mark.parametrize("lasting", [True, False])
 async def test_an_entry_is_named_until_it_is_dropped(base: Path, lasting: bool) -> None:
     database = Database(base) if lasting else None
     quarantine = Quarantine(database)
     quarantine.check("d")
-    await quarantine.add(ENTRY, Quarantined.now("e", "g", "it is missing"))
+    await added(database, quarantine, ENTRY, Quarantined.now("e", "g", "it is missing"))
     again = Quarantine(database) if lasting else quarantine
     assert again.entries == quarantine.entries
     with pytest.raises(DataQuarantined, match=r"a bit has flipped.*drop it, which deletes them") as caught:
@@ -60,8 +67,8 @@ async def test_an_entry_of_the_same_generation_is_replaced_and_another_stands_be
         quarantine = Quarantine(database)
         served = Quarantined("d", "g1", "partition 3", ENTRY.when, ("a.frames",), served=True)
         other = Quarantined("d", "g2", "it is missing", ENTRY.when)
-        await quarantine.add(served)
-        await quarantine.add(ENTRY, other)
+        await added(database, quarantine, served)
+        await added(database, quarantine, ENTRY, other)
         assert quarantine.entries == [ENTRY, other]
         assert Quarantine(database).entries == [ENTRY, other]
 
@@ -70,10 +77,8 @@ async def test_what_the_disk_refuses_changes_nothing(base: Path) -> None:
     refusal = Refusal()
     with closing(Database(base, refusal)) as database:
         quarantine = Quarantine(database)
-        await quarantine.add(ENTRY)
+        await added(database, quarantine, ENTRY)
         refusal.refuses = True
-        with pytest.raises(DiskTrouble):
-            await quarantine.add(Quarantined.now("e", "g", "it is missing"))
         with pytest.raises(DiskTrouble):
             await quarantine.drop("d")
         assert quarantine.entries == [ENTRY]
@@ -93,14 +98,14 @@ async def test_damage_that_is_noted_is_listed_at_once_and_once_and_committed_whe
         assert quarantine.entries == [ENTRY]
         assert Quarantine(database).entries == []
         refusal.refuses = False
-        await quarantine.add()  # comes later
+        await database.commit(lambda _: None)  # comes later
         assert Quarantine(database).entries == [ENTRY]
 
 
 async def test_a_drop_that_is_cancelled_is_made(base: Path) -> None:
     with closing(Database(base)) as database:
         quarantine = Quarantine(database)
-        await quarantine.add(ENTRY)
+        await added(database, quarantine, ENTRY)
         drop = asyncio.ensure_future(quarantine.drop("d"))
         await asyncio.sleep(0)
         drop.cancel()

@@ -227,7 +227,7 @@ async def test_why_names_what_is_in_the_quarantine_as_far_as_the_caller_sees_it(
     async with running_node(tmp_path) as node:
         quarantine = node.catalogue.disk.quarantine
         for name in ("mine/d", "theirs/d"):
-            await quarantine.add(Quarantined.now(name, "g", "a flipped bit", ["file"]))
+            quarantine.note(Quarantined.now(name, "g", "a flipped bit", ["file"]))
 
         async def named(caller: Caller, dataset: str | None = None) -> list[str]:
             answer = await reports.why(node.observed, Page(dataset), caller)

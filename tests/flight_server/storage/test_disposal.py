@@ -13,6 +13,7 @@ import pytest
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
+from flight_server.records import Database
 from flight_server.storage import SEGMENTS_NAME, Disk, Disposal, SegmentWriter
 
 DEADLINE_SECONDS = 20.0
@@ -142,5 +143,26 @@ async def test_a_file_that_is_gone_by_itself_is_not_tried_again(
     path.unlink()
     disk.disposal.try_again()
     await disk.disposal.settled()
+    assert disk.pool.used_bytes == 0
+    disk.close()
+
+
+async def test_no_file_is_deleted_while_a_failed_commit_of_the_records_may_count_after_a_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(MemoryPool(None), tmp_path)
+    slices = spilling(disk).append([b"x"])
+    used_bytes, in_doubt = disk.pool.used_bytes, True
+    monkeypatch.setattr(Database, "in_doubt", property(lambda _: in_doubt))
+    del slices
+    for _ in range(3):
+        await disk.disposal.settled()
+        assert len(files(tmp_path)) == 1
+        assert disk.pool.used_bytes == used_bytes
+        disk.disposal.try_again()
+    in_doubt = False
+    disk.disposal.try_again()
+    await disk.disposal.settled()
+    assert files(tmp_path) == []
     assert disk.pool.used_bytes == 0
     disk.close()

@@ -119,7 +119,7 @@ def test_garbage_that_the_disk_keeps_stops_no_start(tmp_path: Path, monkeypatch:
     assert kept == [folder.path / name]
 
 
-def test_only_names_of_the_folder_s_owner_may_be_deleted(tmp_path: Path) -> None:
+def test_only_names_of_the_folder_s_owner_are_deleted(tmp_path: Path) -> None:
     folder = Folder(tmp_path / "segments", OWNER)
     name, gone = f"{OWNER}-{'1' * 16}.run", f"{OWNER}-{'0' * 16}.frames"
     others = ["cargo", "../cargo", f"../segments/{name}", f"{'f' * 16}-{'0' * 16}.frames", "", "."]

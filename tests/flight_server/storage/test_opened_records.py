@@ -55,8 +55,7 @@ class DataDir:
             connection.execute("DELETE FROM dataset WHERE name = ?", (f"d{row}",))
             DATASET.put(connection, [(row, f"d{row}", generation, kind.value, "{}" * 300, None)])
             if kind is Kind.CHANGELOG:
-                CHANGELOG.put(connection, [(row, 0, 1, 0.0, 0, 1, 0)])
-                RUN.put(connection, [(row, file, 1)])
+                CHANGELOG.put(connection, [(row, 0, 1, 0.0, RUN.put(connection, [(row, file, 1)]))])
             else:
                 FILE.put(connection, [(row, 0, file, 1)])
                 PARTITION.put(connection, [(row, number, 0, 0, 1, 1, 1, 1) for number in range(20)])

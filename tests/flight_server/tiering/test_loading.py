@@ -25,6 +25,7 @@ from flight_server.tiering import Reader
 from flight_server.tiering import loading as loading_module
 from flight_server.tiering.recovery import delete_garbage, recover
 from flight_server.transfer import FrameRange, plan_json
+from tests.support.catalogues import expired
 from tests.support.sealing import Held, create, durable_node, publish, seal
 
 FRAMES = 600
@@ -155,6 +156,48 @@ async def test_a_drop_while_it_is_loaded_ends_the_reader_with_its_reason(
     with pytest.raises(DatasetDropped, match="was dropped"):
         await reading
     assert node.catalogue.disk.quarantine.entries == []
+
+
+async def test_a_row_that_a_drop_has_deleted_is_no_damage(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = node.catalogue.find("d")
+    held = Held(node.catalogue.records, "_after_commit", monkeypatch)
+    drop = asyncio.ensure_future(node.catalogue.remove("d"))
+    await held.reached()  # the commit is made, and the dataset is not taken away yet
+    reading = asyncio.ensure_future(read(node, dataset, 0))
+    await asyncio.sleep(0.1)
+    assert not reading.done()
+    held.go_on()
+    with pytest.raises(DatasetDropped, match="was dropped"):
+        await reading
+    await drop
+    assert node.catalogue.disk.quarantine.entries == []
+
+
+async def test_a_row_that_the_end_of_a_lease_has_deleted_is_no_damage(node: Node) -> None:
+    dataset = node.catalogue.find("d")
+    dataset.lease_seconds = 0
+    assert expired(node.catalogue) == []
+    await node.catalogue.records.commit(lambda _: None)
+    reading = asyncio.ensure_future(read(node, dataset, 0))
+    await asyncio.sleep(0.1)
+    assert expired(node.catalogue) == [dataset]
+    with pytest.raises(DatasetDropped, match="ended with its lease"):
+        await reading
+    assert node.catalogue.disk.quarantine.entries == []
+
+
+async def test_a_reader_does_not_wait_for_ever_for_the_end_of_a_dataset(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = node.catalogue.find("d")
+    monkeypatch.setattr(loading_module, "TAKEN_AWAY_SECONDS", 0.01)
+    dataset.lease_seconds = 0
+    assert expired(node.catalogue) == []
+    await node.catalogue.records.commit(lambda _: None)
+    with pytest.raises(ReadTrouble, match="is being deleted"):
+        await read(node, dataset, 0)
 
 
 async def test_readers_count_for_a_retention_that_goes_on_after_a_restart(tmp_path: Path) -> None:

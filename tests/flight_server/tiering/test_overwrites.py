@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from flight_server import config
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
 from flight_server.kinds.seals import seal as seal_shuffle
@@ -21,9 +22,11 @@ from flight_server.kinds.stream import StreamSink
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
-from flight_server.protocol.errors import Conflict, DataQuarantined, NotFound, Unavailable
+from flight_server.protocol.errors import Conflict, CorruptFrame, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
+from flight_server.server import Server
 from flight_server.storage import RECORDS_NAME
+from flight_server.tiering.readback import frame_lost
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired
 from tests.support.sealing import (
@@ -170,6 +173,69 @@ async def test_an_overwrite_whose_producer_leaves_while_it_is_committed_has_the_
     await same_after_a_crash(node, tmp_path, b"new")
 
 
+async def test_the_end_of_the_server_lets_an_overwrite_that_is_being_committed_have_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config.load({"port": 0, "http_port": -1, "data_dir": tmp_path / "data"})
+    async with Server(settings) as server:
+        await written(server.node, b"old")
+        held, end = await held_end(server.node, overwrite(server.node, b"new"), monkeypatch)
+        asyncio.get_running_loop().call_later(0.2, held.go_on)
+    await end
+    async with Server(settings) as server:
+        assert await bytes_of(server.catalogue, server.catalogue.find("d"), 0) == [b"new"]
+        assert server.catalogue.disk.quarantine.entries == []
+
+
+async def test_a_row_that_could_not_be_deleted_before_the_server_ended_keeps_its_files(
+    node: Node, tmp_path: Path
+) -> None:
+    dataset = await written(node, b"x")
+    await node.catalogue.disk.end_commits()
+    node.catalogue.drop("d")
+    del dataset
+    await node.catalogue.disk.disposal.settled()
+    assert await bytes_after_restart(tmp_path) == [b"x"]
+
+
+async def test_a_partition_that_fails_while_its_overwrite_is_committed_is_damage_of_the_new_generation(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(node, b"old")
+    sink = overwrite(node, b"new")
+    held, end = await held_end(node, sink, monkeypatch)
+    sink.dataset.partition(0).corrupt(CorruptFrame("another checksum"), 0)
+    held.go_on()
+    await end
+    assert node.catalogue.find("d") is sink.dataset
+    assert sink.dataset.sealed
+    (entry,) = node.catalogue.disk.quarantine.entries
+    assert (entry.key, entry.served) == (("d", sink.dataset.generation), True)
+    await node.catalogue.disk.disposal.settled()
+    assert entry.files == tuple(file.name for file in files(tmp_path))
+    assert await bytes_after_restart(tmp_path) == [b"new"]
+
+
+async def test_a_refused_overwrite_that_a_crash_could_make_count_keeps_its_files_until_it_cannot(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(node, b"old")
+    (old,) = files(tmp_path)
+    with refused_commits(node):
+        monkeypatch.setattr(node.catalogue.records, "_in_doubt", True)
+        sink = overwrite(node, b"new")
+        with pytest.raises(Unavailable):
+            await sink.end()
+        sink.abort(Conflict("it was refused"))
+        del sink
+        await node.catalogue.disk.disposal.settled()
+        assert len(files(tmp_path)) > 1
+    await node.catalogue.records.commit(lambda _: None)
+    node.catalogue.disk.disposal.try_again()
+    await node.catalogue.disk.disposal.settled()
+    assert files(tmp_path) == [old]
+
+
 async def test_an_overwrite_after_a_drop_takes_the_name_and_one_of_a_generation_does_not(
     node: Node, tmp_path: Path
 ) -> None:
@@ -237,6 +303,13 @@ async def test_what_has_expired_is_found_until_it_cannot_come_back(
     await node.catalogue.records.commit(lambda _: None)
     assert committed(tmp_path) == []
     dataset.lease_seconds = None  # renewed, but it is on its way out
+    for renewal in (
+        lambda: node.catalogue.find("d"),
+        lambda: node.catalogue.create(CreateRequest("d", durable=True), SCHEMA),
+        lambda: node.catalogue.stage(CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.NEW, write="w"), SCHEMA),
+    ):
+        with pytest.raises(Unavailable, match=r"ended with its .* and is being deleted"):
+            renewal()
     assert expired(node.catalogue) == [dataset]
     assert node.catalogue.get("d") is None
     assert dataset.dropped is (ending == "lease")
@@ -292,6 +365,59 @@ async def test_an_entry_of_damage_stays_in_the_quarantine_until_a_drop(
     assert len(quarantine.entries) == (ending != "drop")
     with closing(restarted(tmp_path)) as after:
         assert len(after.disk.quarantine.entries) == (ending != "drop")
+
+
+@pytest.mark.parametrize("ending", ["overwrite", "drop"])
+async def test_damage_that_is_met_while_the_row_is_being_deleted_keeps_the_files_that_its_entry_names(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    dataset = await written(node, b"x")
+    (file,) = files(tmp_path)
+    held = hold_commit(node, monkeypatch)
+    end = asyncio.ensure_future(
+        overwrite(node, b"new").end() if ending == "overwrite" else node.catalogue.remove("d")
+    )
+    await held.reached()
+    frame_lost(
+        node.catalogue.disk.quarantine, dataset, dataset.partition(0), 0, CorruptFrame("another checksum")
+    )
+    held.go_on()
+    await end
+    del dataset, end
+    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.records.commit(lambda _: None)
+    with closing(restarted(tmp_path)) as after:
+        entries = after.disk.quarantine.entries
+        assert [each.files for each in entries] == ([] if ending == "drop" else [(file.name,)])
+        assert file.exists() is (ending == "overwrite")
+
+
+async def test_a_drop_of_a_name_returns_when_earlier_rows_of_it_are_deleted(
+    node: Node, tmp_path: Path
+) -> None:
+    old = await written(node, b"old")
+    with refused_commits(node):
+        old.partition(0).corrupt(CorruptFrame("another checksum"), 0)
+        node.catalogue.create(CreateRequest("d"), SCHEMA)  # replaces the failed one at once
+        with pytest.raises(Unavailable, match="not dropped"):
+            await node.catalogue.remove("d")
+        assert node.catalogue.get("d") is not None
+    await node.catalogue.remove("d")
+    assert committed(tmp_path) == []
+    assert node.catalogue.get("d") is None
+
+
+async def test_a_shuffle_that_a_later_run_replaces_does_not_come_back(node: Node, tmp_path: Path) -> None:
+    shuffles = node.kinds[Kind.SHUFFLE]
+    requests = [
+        CreateRequest("d", Kind.SHUFFLE, durable=True, generation=f"0123456789abcd{run:02}") for run in (1, 2)
+    ]
+    first, _ = await shuffles.create(requests[0], SCHEMA)
+    await seal_shuffle(node.durability, first, SealRequest("d", first.generation, {}))
+    assert committed(tmp_path) == [first.generation]
+    second, _ = await shuffles.create(requests[1], SCHEMA)
+    assert node.catalogue.find("d") is second
+    assert committed(tmp_path) == []
 
 
 async def test_a_drop_of_a_name_that_only_the_quarantine_has_deletes_its_files(

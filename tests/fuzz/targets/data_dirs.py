@@ -37,6 +37,7 @@ from flight_server.records.tables import (
     FILE,
     HOLD,
     INDEX,
+    OF_CHANGELOGS,
     PARTITION,
     QUARANTINE,
     RANGE,
@@ -81,6 +82,7 @@ def _template() -> dict[str, bytes]:
         with closing(sqlite3.connect(directory / RECORDS_NAME / DATABASE_NAME)) as connection, connection:
             (row,) = connection.execute("SELECT dataset FROM changelog").fetchone()
             HOLD.put(connection, [(row, "h", 2, 4e9, 1.5, "a job", None)])
+            _sum_up(connection)
             QUARANTINE.put(connection, [("gone", "0" * 16, "damaged", "then", '["a file"]', 0)])
         return {
             str(path.relative_to(directory)): path.read_bytes()
@@ -130,6 +132,15 @@ def _change_value(directory: Path, data: bytes) -> None:
                 f"UPDATE {table.name} SET {changed} WHERE {where}",  # names of ours
                 [*rows[0], checksum(rows[0]), *before],
             )
+        if table in OF_CHANGELOGS:
+            _sum_up(connection)
+
+
+def _sum_up(connection: sqlite3.Connection) -> None:
+    """Let the changelog's row have the sum of its other rows' checksums."""
+    for dataset, *values, _ in list(CHANGELOG.rows(connection)):
+        total = sum(table.total(connection, "dataset = ?", (dataset,)) for table in OF_CHANGELOGS)
+        CHANGELOG.put(connection, [(dataset, *values, total)])
 
 
 def _value(kind: str, data: bytes) -> object:

@@ -253,10 +253,10 @@ def test_a_put_that_is_written_when_the_server_stops_is_answered_and_there_once_
 ) -> None:
     began, go_on, insert = threading.Event(), threading.Event(), changelog_records.put_transactions
 
-    def gated(*arguments: Any) -> None:
+    def gated(*arguments: Any) -> int:
         began.set()
         assert go_on.wait(30.0)
-        insert(*arguments)
+        return insert(*arguments)
 
     once = Transaction("writer", 1)
 
