@@ -11,7 +11,8 @@ Who holds what
 Durable datasets
     After a crash a name leads to the generation that it led to last: a durable overwrite is one transaction of the
     records with the deletion of what it replaces; a drop or an expiry is committed before it takes the name away. If
-    the records refuse, the dataset stays as it is. A dataset that is being sealed does not expire. Exceptions:
+    the records refuse, the dataset stays as it is. A dataset that is being sealed does not expire. While the deletion
+    of an expired one is under way, calls for it are refused (:meth:`Catalogue.check_stays`). Exceptions:
     ``create`` replaces a *failed* dataset at once, and its row is deleted before anything that is committed later; a
     durable seal without an answer may have the name, although a dataset that is not durable took it meanwhile.
 """

@@ -11,7 +11,7 @@ from .changelog_records import (
     StoredVersions,
     changelogs,
 )
-from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database
+from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database, is_whole_alone
 from .dataset_records import (
     DatasetRecord,
     DictionaryRecord,

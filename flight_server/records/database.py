@@ -7,7 +7,8 @@ Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own. ``witness`` has
     the number of committed transactions, which the database has, too: it is written after each commit, without a sync,
     so it is never ahead of a whole database. If it is, transactions are missing that were acknowledged
-    (:class:`DamagedDatabase`): the log was cut or flipped, or an older copy was put back.
+    (:class:`DamagedDatabase`): the log was cut or flipped, or an older copy was put back. A database that has as many
+    without its log needs no log (:func:`is_whole_alone`): SQLite would read an old log's whole beginning over it.
 
 Commits
     The changes that wait are one transaction, each within a savepoint. A change that raises is taken back alone. If
@@ -17,9 +18,10 @@ Commits
     A COMMIT that failed may lie in the log, where a crash would make it count, unless it was not even written. So the
     thread writes again, before it answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which
     lies over the failed one. Until then both outcomes are possible, and the files of both are needed
-    (``storage.disposal``); on a full disk, whose room they take, the COMMIT is not written. Changes
-    given to :meth:`Database.eventually` go before all others of each transaction, until they are committed: what is
-    committed later comes after them.
+    (``storage.disposal``); on a full disk, whose room they take, the COMMIT is not written.
+
+    Changes given to :meth:`Database.eventually` go before all others of each transaction, until they are committed:
+    what is committed later comes after them.
 
 Size
     Above ``CHECKPOINT_BYTES`` a thread of its own copies the log into the database while the writer goes on; then the
@@ -99,7 +101,7 @@ _log = structlog.get_logger("flight_server.records.database")
 
 
 class DamagedDatabase(OSError):
-    """The database is not one, is malformed, or lacks transactions that it had. ``behind``: only the last."""
+    """The database is not one, is malformed, or lacks transactions that it had. ``behind``: the last ones."""
 
     def __init__(self, message: str, *, behind: bool = False) -> None:
         super().__init__(message)
@@ -112,6 +114,7 @@ class Database:
 
     Args:
         directory: has nothing else.
+        may_be_new: whether one is made if there is none; else that is damage.
         before_commit: called in the writer's thread before each transaction; an OSError refuses it.
         after_commit: called after each; an OSError says that the directory is not the server's any more, so that the
             transaction is on a medium that no start will read: it counts as refused.
@@ -129,6 +132,8 @@ class Database:
         directory: Path,
         before_commit: Callable[[], None] = lambda: None,
         after_commit: Callable[[], None] = lambda: None,
+        *,
+        may_be_new: bool = True,
     ) -> None:
         self.path = directory / DATABASE_NAME
         self._before_commit = before_commit
@@ -152,7 +157,7 @@ class Database:
         self._witness = os.open(directory / WITNESS_NAME, flags, 0o600)
         connections: list[sqlite3.Connection] = []
         try:
-            self._check()
+            self._check(may_be_new=may_be_new)
             with opening(self.path):
                 connections.append(connected(self.path))
                 make_tables(connections[0])
@@ -167,15 +172,21 @@ class Database:
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
 
-    def _check(self) -> None:
+    def _check(self, *, may_be_new: bool) -> None:
         """Raise what is wrong with the files, before anything is written to them."""
-        with opening(self.path):
-            commits = _commits(self.path)
-        witnessed, again = _COUNT.unpack(os.pread(self._witness, _COUNT.size, 0).ljust(_COUNT.size, b"\0"))
-        if witnessed == again and witnessed > commits:
+        acknowledged = _witnessed(os.pread(self._witness, _COUNT.size, 0)) or 0
+        try:
+            with opening(self.path):
+                commits = _commits(self.path)
+        except DamagedDatabase as damage:
+            damage.behind = acknowledged > _readable_commits(self.path)
+            raise
+        if commits is None and not may_be_new:
+            raise DamagedDatabase(f"{self.path} is missing, or empty", behind=acknowledged > 0)
+        if acknowledged > (commits or 0):
             raise DamagedDatabase(
-                f"{self.path} has {commits} transactions, and {witnessed} were acknowledged: its log was cut or "
-                "changed, or an older copy was put back",
+                f"{self.path} has {commits or 0} transactions, and {acknowledged} were acknowledged: its log was cut "
+                "or changed, or an older copy was put back",
                 behind=True,
             )
 
@@ -504,9 +515,11 @@ def connected(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def read_only(path: Path) -> sqlite3.Connection:
-    """A connection that also reads what only the log has, and leaves both files as they are. Raises sqlite3.Error."""
-    uri = f"file:{quote(str(path))}?mode=ro"
+def read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """A connection that also reads what only the log has, unless ``immutable``, and leaves both files as they are.
+    Raises sqlite3.Error.
+    """
+    uri = f"file:{quote(str(path))}?{'immutable=1' if immutable else 'mode=ro'}"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     connection.text_factory = as_text
     return connection
@@ -518,10 +531,43 @@ def make_tables(connection: sqlite3.Connection) -> None:
         connection.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
 
 
-def _commits(path: Path) -> int:
-    """How many transactions the database has had. Raises DamagedDatabase, OtherFormat, sqlite3.Error."""
+def is_whole_alone(directory: Path) -> bool:
+    """Whether the database needs no log: it is whole, and has all transactions that were acknowledged, also without it.
+    Raises OSError.
+    """
+    path = directory / DATABASE_NAME
     if not path.exists():
+        return False
+    acknowledged = _witnessed((directory / WITNESS_NAME).read_bytes())
+    try:
+        with opening(path), closing(read_only(path, immutable=True)) as connection:
+            return acknowledged is not None and _checked(connection, path) == acknowledged
+    except DamagedDatabase:
+        return False
+
+
+def _witnessed(data: bytes) -> int | None:
+    """The number in the witness; None if it is not whole."""
+    number, again = _COUNT.unpack(data[: _COUNT.size].ljust(_COUNT.size, b"\0"))
+    return int(number) if number == again else None
+
+
+def _readable_commits(path: Path) -> int:
+    """How many transactions a damaged database has had; 0 if that cannot be read."""
+    try:
+        with closing(read_only(path)) as connection:
+            ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
+            return int(commits)
+    except (sqlite3.Error, ValueError, TypeError):
         return 0
+
+
+def _commits(path: Path) -> int | None:
+    """How many transactions the database has had; None if there is none, or no table in it. Raises DamagedDatabase,
+    OtherFormat, sqlite3.Error.
+    """
+    if not path.exists():
+        return None
     try:
         with closing(read_only(path)) as connection:
             return _checked(connection, path)
@@ -532,12 +578,12 @@ def _commits(path: Path) -> int:
         return _checked(connection, path)
 
 
-def _checked(connection: sqlite3.Connection, path: Path) -> int:
+def _checked(connection: sqlite3.Connection, path: Path) -> int | None:
     """As :func:`_commits`."""
     version = _version(connection)
     declared = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'table'")}
     if version == 0 and not declared:
-        return 0  # its maker was killed
+        return None  # its maker was killed
     if version not in (0, FORMAT):
         raise OtherFormat(
             f"{path} has format {version}, and this version reads {FORMAT}: start the version that wrote it, or name "

@@ -5,7 +5,8 @@ quarantine, and its files are kept. The damaged records are kept beside, as ``re
 delete them.
 
 Damaged are records that SQLite calls malformed, that are behind their witness (``records.Database``), or that are
-missing although the folder has files.
+missing or empty although the folder has files. If the database is whole without its log, and the log alone is damaged,
+the log is put beside, and nothing is lost.
 
 Order
     The new records are made in ``records.new`` and synced, then ``records`` is renamed, then ``records.new``. So if
@@ -23,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from flight_server.records import DamagedDatabase, Database, renew
+from flight_server.records import DATABASE_NAME, DamagedDatabase, Database, is_whole_alone, renew
 
 from .disk_files import is_real_directory, sync_directory
 from .folder import Folder
@@ -48,7 +49,10 @@ def open_records(data_dir: Path, folder: Folder) -> Database:
             raise DamagedDatabase(f"{path} is missing")
         return _opened(path, folder)
     except DamagedDatabase as damage:
-        _replace(path, new, folder, damage)
+        if is_whole_alone(path):
+            _put_log_beside(path, damage)
+        else:
+            _replace(path, new, folder, damage)
         return _opened(path, folder)
 
 
@@ -62,14 +66,29 @@ def _opened(path: Path, folder: Folder) -> Database:
     if not is_real_directory(path):
         raise OSError(f"{path} is not a directory")
     sync_directory(path.parent)
-    return Database(path, folder.sync, folder.check_held)
+    return Database(path, folder.sync, folder.check_held, may_be_new=not folder.has_files())
+
+
+def _put_log_beside(path: Path, damage: DamagedDatabase) -> None:
+    aside = _aside(path)
+    aside.mkdir()
+    for name in (f"{DATABASE_NAME}-wal", f"{DATABASE_NAME}-shm"):
+        if (path / name).exists():
+            (path / name).rename(aside / name)
+    for directory in (aside, path, path.parent):
+        sync_directory(directory)
+    _log.error("records_damaged", damage=str(damage), aside=str(aside), quarantined=[])
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{_DAMAGED_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
 
 
 def _replace(path: Path, new: Path, folder: Folder, damage: DamagedDatabase) -> None:
     new.mkdir()
     entries = renew(path, new, damage, folder.unnamed)
     sync_directory(new)
-    aside = path.with_name(f"{_DAMAGED_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
+    aside = _aside(path)
     if path.exists():
         path.rename(aside)
     new.rename(path)

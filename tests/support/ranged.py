@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,9 @@ from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.planning import (
     Amounts,
     FoldPlan,
+    LeftOver,
     RewritePlan,
     plan_files,
-    plan_left_over,
     plan_memory,
 )
 from flight_server.kinds.changelog.rules import make_rule
@@ -37,14 +38,15 @@ Change = tuple[int, int, int]
 
 
 class Ranged:
-    """One changelog with the rule ``latest``.
+    """One changelog.
 
     Args:
         delay_seconds: of the changelog.
+        keep: its rule; what it needs and shows is known of ``latest`` alone.
     """
 
-    def __init__(self, directory: Path, delay_seconds: float) -> None:
-        spec = KeepRule.parse(LATEST)
+    def __init__(self, directory: Path, delay_seconds: float, keep: dict[str, Any] = LATEST) -> None:
+        spec = KeepRule.parse(keep)
         self.layout = Layout(SCHEMA, spec)
         self.rule = make_rule(spec, SCHEMA)
         self.contents = Contents.empty(self.layout)
@@ -57,7 +59,7 @@ class Ranged:
         self.history: list[tuple[int, Change]] = []
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
-        self._old_since: float | None = None
+        self._left_over = LeftOver()
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)
@@ -118,15 +120,13 @@ class Ranged:
         if plan is not None:
             return plan
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
-        plan = plan_left_over(amounts, idle=idle)
-        if plan is None and not amounts.old.any():
-            self._old_since = None
+        left_over = self._left_over
+        plan = left_over.plan(amounts, self.now, idle=idle)
+        if plan is None or left_over.since is None:
             return None
-        if self._old_since is None:
-            self._old_since = self.now
-        if plan is None or self.now < max(self._old_since + self.patience, self._slow_at):
+        if self.now < max(left_over.since + self.patience, self._slow_at):
             return None
-        self._old_since = None
+        left_over.begin(plan, amounts)
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
         return plan
 

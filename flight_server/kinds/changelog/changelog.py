@@ -46,7 +46,7 @@ from flight_server.records import ChangelogRecords, DeclaredChangelog
 from .compaction import Going
 from .contents import Contents
 from .holds import Holds, gone
-from .planning import waiting
+from .planning import LeftOver, waiting
 from .rules import Rule
 from .runs import Layout, MemoryRun, Run, RunFile, RunFolder
 from .timeline import Timeline
@@ -137,7 +137,7 @@ class Changelog:
         self.transactions = Transactions(self.name, metadata)
         self.working: list[Going] = []
         self.room: Reservation | None = None  # of ``metadata``
-        self.old_since: float | None = None  # since when old rows wait that are too few for a fold
+        self.left_over = LeftOver()
         self.readers = 0  # open streams
         self._hooks = hooks
 

@@ -224,8 +224,13 @@ class Fold(Work):
         return [kept.slice(start, stop) for start, stop in pairwise(bounds)]
 
     def _first_version(self) -> int:
-        """The first version that is in memory only."""
-        return min(run.first_version for run in self.contents.runs)
+        """The first version that a base in memory stands for. A restart takes the versions from there on from the
+        records again, so those of dead rows do not count: what made them garbage may be gone.
+        """
+        return min(
+            each.since + 1 if each.base is None else each.base.first_version
+            for each in self.contents.bases.ranges
+        )
 
     def catch_up(self, contents: Contents) -> bool:
         late = [run for run in contents.recent if run.last_version > self._caught_up]

@@ -11,7 +11,8 @@ At once
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
     same where that may be much, and all once nothing was put for ``IDLE_DELAYS`` of these: for ``SLOW_ROWS`` rows a
-    second in the whole server. The next such fold begins when the last one has been paid.
+    second in the whole server. The next such fold begins when the last one has been paid: when all ranges that have
+    rows which waited are folded, those that came meanwhile begin to wait.
 
 Trouble
     While the disk refuses, work is abandoned and begun again after ``TROUBLE_SECONDS``. If it is full, folds of all old
@@ -40,7 +41,7 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
-from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_left_over, plan_memory
+from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
@@ -209,17 +210,15 @@ class Compactor:
         upto = changelog.upper if held is None else held
         if changelog.contents.recent and changelog.timeline.horizon(now) < upto:
             self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
-        plan = plan_left_over(amounts, idle=idle_at <= now)
-        if plan is None and not amounts.old.any():
-            changelog.old_since = None
+        left_over = changelog.left_over
+        plan = left_over.plan(amounts, now, idle=idle_at <= now)
+        if left_over.since is None:
             return None
-        if changelog.old_since is None:
-            changelog.old_since = now
-        due_at = max(changelog.old_since + patience, self._slow_at, idle_at if plan is None else 0.0)
+        due_at = max(left_over.since + patience, self._slow_at, idle_at if plan is None else 0.0)
         if plan is None or due_at > now:
             self._look_at(changelog, max(due_at, now + TICK_SECONDS))
             return None
-        changelog.old_since = None
+        left_over.begin(plan, amounts)
         self._slow_at = now + plan.cost_rows / SLOW_ROWS
         return plan
 

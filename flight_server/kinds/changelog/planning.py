@@ -16,7 +16,9 @@ Folds
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
     Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and may break the
-    guarantee all the same, because keys have very different numbers of rows, or if nothing is put any more.
+    guarantee all the same, because keys have very different numbers of rows, or if nothing is put any more. They are
+    folded in rounds (:class:`LeftOver`), each range at most once in a round, so that a small range, which costs little,
+    never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
     most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
@@ -103,7 +105,7 @@ class Amounts:
 
     def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
         self.contents = contents
-        self._since = since
+        self.since = since
         self._displaces = rule.displaces
         self.base = contents.bases.range_rows
         self.alive = np.zeros_like(self.base)
@@ -115,7 +117,7 @@ class Amounts:
         """Count. Blocks, if there are files."""
         bases = self.contents.bases
         for run in self.contents.recent:
-            alive, old = run.counts(bases.lows, bases.sinces, self._since)
+            alive, old = run.counts(bases.lows, bases.sinces, self.since)
             self.alive_of[run] = int(alive.sum())
             self.alive += alive
             self.old += old
@@ -136,12 +138,15 @@ class Amounts:
             and int(self.base[0] + self.alive[0]) <= MEMORY_ROWS
         )
 
-    def fold(self, *, slow: bool = False, idle: bool = False) -> FoldPlan | None:
+    def fold(
+        self, *, slow: bool = False, idle: bool = False, round_upto: int | None = None
+    ) -> FoldPlan | None:
         """The next fold; None if none is due.
 
         Args:
             slow: old rows have waited.
             idle: nothing has been put for some time.
+            round_upto: only of ranges that were not folded up to this version yet.
         """
         bases, count = self.contents.bases, len(self.base)
         rows = self.base + self.alive
@@ -152,6 +157,8 @@ class Amounts:
         if slow:
             due |= (weights >= rows) | (self.removing > 0) | idle
         due &= self.old > 0
+        if round_upto is not None:
+            due &= bases.sinces < round_upto
         rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
@@ -205,10 +212,38 @@ def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
     return _rewrite(amounts.files, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
 
 
-def plan_left_over(amounts: Amounts, *, idle: bool) -> FoldPlan | RewritePlan | None:
-    """The work on rows that have waited, see "Old rows"; None if they may wait for more."""
-    fold = amounts.fold(slow=True, idle=idle)
-    return fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
+class LeftOver:
+    """The old rows of one changelog that are too few for a fold, see "Old rows".
+
+    Args:
+        since: when they were first seen; None if there are none, or if a round has ended.
+    """
+
+    __slots__ = ("_round_upto", "since")
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self._round_upto: int | None = None
+
+    def plan(self, amounts: Amounts, now: float, *, idle: bool) -> FoldPlan | RewritePlan | None:
+        """The work on them once they have waited; None if they may wait for more."""
+        fold = amounts.fold(slow=True, idle=idle, round_upto=self._round_upto)
+        if fold is None and self._round_upto is not None:
+            self.since = self._round_upto = None
+            fold = amounts.fold(slow=True, idle=idle)
+        plan = fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
+        if plan is None and not amounts.old.any():
+            self.since = None
+        elif self.since is None:
+            self.since = now
+        return plan
+
+    def begin(self, plan: FoldPlan | RewritePlan, amounts: Amounts) -> None:
+        """Begin this work: other ranges, which have waited as long, follow it at once."""
+        if isinstance(plan, RewritePlan):
+            self.since = None
+        elif self._round_upto is None:
+            self._round_upto = amounts.since
 
 
 def _rewrite(

@@ -159,6 +159,66 @@ def test_the_damaged_records_are_kept_beside_and_not_changed(data_dir: DataDir) 
     assert damaged_records(data_dir.path) == [str(aside)]
 
 
+def test_a_damaged_log_that_the_database_does_not_need_costs_nothing(
+    data_dir: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with data_dir.opened() as database:
+        for row in (1, 2, 3):
+            data_dir.commit(database, row, kind=Kind.CHANGELOG if row == 3 else Kind.STREAM)
+        log = data_dir.kill()[f"{DATABASE_NAME}-wal"]
+    data_dir.frames("d1", "g2")  # garbage
+    whole = data_dir.kill()
+    assert f"{DATABASE_NAME}-wal" not in whole
+    beginning = log[: len(log) // 2]
+    data_dir.restore({**whole, f"{DATABASE_NAME}-wal": beginning})
+    with data_dir.opened() as database:
+        assert (names(database), entries(database)) == (["d1", "d2", "d3"], {})
+        data_dir.commit(database, 4)
+    (aside,) = map(Path, damaged_records(data_dir.path))
+    assert (aside / f"{DATABASE_NAME}-wal").read_bytes() == beginning
+    with data_dir.opened() as database:
+        assert names(database) == ["d1", "d2", "d3", "d4"]
+    assert damaged_records(data_dir.path) == [str(aside)]
+
+
+@pytest.mark.parametrize("kept", [(), (DATABASE_NAME,), (DATABASE_NAME, "witness")], ids=len)
+def test_records_that_are_emptied_name_all_files_in_the_quarantine(
+    data_dir: DataDir, kept: tuple[str, ...]
+) -> None:
+    with data_dir.opened() as database:
+        file = data_dir.commit(database, 1)
+    data_dir.restore(dict.fromkeys(kept, b""))
+    with data_dir.opened() as database:
+        assert names(database) == []
+        (entry,) = entries(database).values()
+        assert (entry.dataset, entry.files) == ("d1", (file,))
+    assert len(damaged_records(data_dir.path)) == 1
+
+
+def test_a_server_that_never_had_a_durable_dataset_starts_with_what_it_spilled(data_dir: DataDir) -> None:
+    with data_dir.opened():
+        data_dir.frames("v", "g1", durable=False)
+        killed = data_dir.kill()
+    data_dir.restore(killed)
+    with data_dir.opened() as database:
+        assert entries(database) == {}
+    assert damaged_records(data_dir.path) == []
+
+
+def test_a_damaged_page_does_not_hide_that_the_last_transactions_are_missing(data_dir: DataDir) -> None:
+    with data_dir.opened() as database:
+        data_dir.commit(database, 1, kind=Kind.CHANGELOG)
+        old, behind = data_dir.commit(database, 2), data_dir.kill()
+        data_dir.commit(database, 2, "g2")
+        witness = data_dir.kill()["witness"]
+    data_dir.restore({**behind, "witness": witness})
+    data_dir.damage("INSERT INTO quarantine VALUES ('broken', 'g', 'r', 't', '[]', 0, 1)")
+    with data_dir.opened() as database:
+        assert names(database) == ["d1"]
+        assert entries(database)["d2/g1"].files == (old,)
+        assert entries(database)["d1/g1"].served
+
+
 def test_a_page_that_is_damaged_costs_its_datasets_only(data_dir: DataDir) -> None:
     with data_dir.opened() as database:
         files = {f"d{row}": data_dir.commit(database, row) for row in range(1, 301)}

@@ -184,3 +184,36 @@ def test_a_crash_during_recovery_changes_nothing(base: Path) -> None:
         assert again.images
         for second in again.images:
             check(second, history)
+
+
+def test_deleted_rows_do_not_come_back_after_a_crash_between_two_steps_of_a_fold(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = base / "first", base / "second"
+    first.mkdir()
+    engine = Engine(first, SCHEMA, LATEST)
+    engine.commit(rows(0, 15, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(writes, "CHUNK_ROWS", 1)
+        engine.delete([(f"key {number}",) for number in range(15)])  # in a run file
+    engine.commit(rows(15, 1, 1))
+    runs = [run for run in engine.changelog.contents.recent if isinstance(run, MemoryRun)]
+    engine.publish(engine.begin_rewrite(runs, to_file=False))  # as a restart joins them
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "STEP_ROWS", 100)
+        engine.publish(engine.begin_fold(2, to_file=True))
+    assert not engine.changelog.contents.bases.rows
+    engine.publish(engine.begin_fold(3, to_file=False))
+    engine.commit(rows(16, 60, 1))  # in run files
+    engine.publish(engine.begin_fold(4, to_file=True))
+    assert any(isinstance(run, MemoryRun) for run in engine.changelog.contents.bases.runs), "the rest's"
+    shown = engine.snapshot(4)
+    assert len(shown) == 61
+    shutil.copytree(first, second)
+    engine.close()
+    engine = Engine(second, SCHEMA, LATEST)
+    assert engine.snapshot(4) == shown
+    engine.fold()
+    assert engine.snapshot(4) == shown
+    assert engine.changelog.rows == 61
+    engine.close()

@@ -16,7 +16,7 @@ from flight_server.kinds.changelog.planning import FAN_IN, Amounts, RewritePlan,
 from flight_server.kinds.changelog.runs import MemoryRun
 from tests.support.examples import examples
 from tests.support.ram_directory import ram_directory
-from tests.support.ranged import Ranged
+from tests.support.ranged import LATEST, Ranged
 
 DELAYS = 4
 """A few."""
@@ -144,6 +144,40 @@ def test_the_cost_of_a_row_does_not_grow_with_the_rows_that_there_are(directory:
             of.go(0.1)
         costs.append((of.read_rows - before) / 3000)
     assert costs[1] <= 2 * costs[0]
+
+
+@pytest.mark.parametrize("late", [0, 1, 3], ids="{} late rows".format)
+def test_keys_of_many_rows_that_are_closed_are_folded_one_after_the_other_while_late_rows_come(
+    directory: Path, late: int
+) -> None:
+    """A row that closes a key of 100 rows has too little weight, and ranges become small that get the late rows."""
+    closed, keys, bids, delay_seconds = 1000, 20, 100, 10.0
+    latest = {name: LATEST[name] for name in ("rule", "order_by")}
+    keep = {"rule": "until_closed", "key": ["key"], "closed_by": {"time": closed}, "keep": latest}
+    of = Ranged(directory, delay_seconds, keep)
+    of.put([(key, time, 1) for key in range(keys) for time in range(bids)])
+    of.go(20 * delay_seconds)
+    assert (of.rows, len(of.contents.bases.ranges)) == (keys * bids, keys)
+    of.put([(key, closed, 1) for key in range(keys)])
+    end, number = of.now + DELAYS * delay_seconds + 2 * of.rows / compactor.SLOW_ROWS, 0
+    while of.now < end:
+        of.go(2.0)
+        if late:
+            of.put([((number + each) % keys, 1, 1) for each in range(late)])
+            number += late
+    recent = round(DELAYS * delay_seconds / 2.0) * late
+    assert of.rows <= 2 * 2 * keys + recent + planning.FILE_ROWS
+
+
+def test_few_old_rows_of_many_ranges_are_folded_in_one_round_once_nothing_comes(directory: Path) -> None:
+    of = Ranged(directory, 100.0)
+    of.put([(key, 1, 1) for key in range(2000)])
+    of.go(1000.0, 50.0)
+    assert len(of.contents.bases.ranges) > 10
+    of.put([(key, 2, 1) for key in range(0, 2000, 20)])
+    of.go(compactor.IDLE_DELAYS * 100.0 + 2 * of.rows / compactor.SLOW_ROWS, 1.0)
+    assert not of.contents.recent
+    assert of.rows == 2000
 
 
 phases = st.one_of(
