@@ -122,7 +122,7 @@ def test_the_page_shows_what_a_changelog_keeps_and_how_far_it_is(
         )
         (shown,) = [row[8:] for row in rows(page, "changelogs") if row[0] == "shown/rates"]
         assert shown[0].endswith("B")
-        assert shown[2:] == [str(30 * (version - 1)), "1", "0", "0", "delay"]
+        assert shown[2:] == [str(30 * version), "1", "0", "0", "delay"]
         changelogs.put(client, "shown/rates", table(30).cast(schema))
     assert dataset(page, "shown/rates")[0] == "changelog, durable"
     assert page.complaints == []
