@@ -37,7 +37,8 @@ def main() -> int:
     with ShuffleClient.getOrCreate(spark) as client:
         begun = time.monotonic()
         exchanged = client.pipeline(events).mapInArrow(doubled, "user_id long, amount long")
-        totals = exchanged.exchange(PARTITIONS, "user_id").applyInArrow(total, "user_id long, amount long")
+        groups = exchanged.groupBy("user_id", numPartitions=PARTITIONS)
+        totals = groups.applyInArrow(total, "user_id long, amount long")
         ours = sorted(tuple(row) for row in totals.toDF().collect())
         seconds = time.monotonic() - begun
     theirs = sorted(tuple(row) for row in events.groupBy("user_id").agg({"amount": "sum"}).collect())

@@ -1,7 +1,7 @@
 """Settings: one typed model. Flags override the environment, which overrides TOML, which overrides defaults.
 
 The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals, the TOML key its name, the flag
-its name with dashes. No other module reads the environment. Sizes are as ``access.parse_size`` takes them, and not in
+its name with dashes. No other module reads the environment. Sizes are as ``protocol.parse_size`` takes them, and not in
 the other forms of pydantic's. Times are seconds.
 """
 
@@ -22,10 +22,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from flight_server.access import FlightLocation, parse_size
+from flight_server.access import FlightLocation
 from flight_server.host import default_bases, machine
 from flight_server.memory import MIN_MEMORY_LIMIT_BYTES
-from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT, InvalidRequest, check_prefix
+from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT, InvalidRequest, check_prefix, parse_size
 
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
 DEFAULT_MEMORY_SHARE = 0.5

@@ -32,7 +32,8 @@ from typing import (
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest, KeepRule, check_dataset_name
-from spark_client.connection import Closable, RemoteServer, check_locations, embedded
+from spark_client.arrow import html_table
+from spark_client.connection import Closable, RemoteServer, check_locations, embedded, short_traces
 from spark_client.dataset_calls import DatasetCalls
 from spark_client.hosts import Copies, HostFiles
 from spark_client.servers import DriverServer, ServerList
@@ -42,8 +43,12 @@ from spark_client.settings import (
     EXECUTORS,
     LEASE_SECONDS,
     ClientOptions,
+    EmbeddedOptions,
+    ExecutorOptions,
+    ServerSettings,
     apart,
     check_options,
+    check_settings,
     of_calls,
     open_client,
     session_arguments,
@@ -67,6 +72,7 @@ _registered: weakref.WeakKeyDictionary[SparkSession, ShuffleClient] = weakref.We
 """Whose settings each session's source ``flight`` has."""
 
 
+@short_traces
 class ShuffleClient(DatasetCalls, Closable):
     """A client of the server at ``location``; also a context manager that closes it.
 
@@ -142,7 +148,7 @@ class ShuffleClient(DatasetCalls, Closable):
         return client
 
     @classmethod
-    def embedded(cls, *, reachable: bool = False, **options: Any) -> Self:
+    def embedded(cls, *, reachable: bool = False, **options: Unpack[EmbeddedOptions]) -> Self:
         """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
         or with this process. They demand a random token; ``headers`` has it for other clients.
 
@@ -152,7 +158,7 @@ class ShuffleClient(DatasetCalls, Closable):
                 Where executors know this host by another name, as behind a container's ports, give ``host="0.0.0.0"``,
                 ``advertise_host=``, ``port=`` and ``http_port=``.
             options: those of the client without credentials; the servers sweep the directories of ``copies``, too. All
-                others are the servers' settings, for example ``memory_limit="2GiB"``, which they share evenly.
+                others are the servers' settings, for example ``memory_limit="2g"``, which they share evenly.
                 ``workers`` says how many servers there are. With ``port``, ``http_port`` or ``data_dir`` it is one,
                 unless it is given.
 
@@ -181,8 +187,8 @@ class ShuffleClient(DatasetCalls, Closable):
         *,
         memory_limit: str | int | None = None,
         scratch_dirs: Sequence[str] = (),
-        driver: Mapping[str, Any] | None = None,
-        **options: Any,
+        driver: ServerSettings | None = None,
+        **options: Unpack[ExecutorOptions],
     ) -> Self:
         """A client of servers in a cluster's executors, one for each four cores of an executor, started by the first
         task there that writes to an exchange, see ``executors.executor_servers``. They demand a random token, and end
@@ -207,7 +213,10 @@ class ShuffleClient(DatasetCalls, Closable):
         from spark_client.executors import ExecutorServers, address_of_driver  # noqa: PLC0415 - needs PySpark
         from spark_client.jobs import overhead_bytes  # noqa: PLC0415 - as above
 
-        own, settings = apart("ShuffleClient.in_executors()", options)
+        call = "ShuffleClient.in_executors()"
+        own, settings = apart(call, options)
+        check_settings(call, {"memory_limit": memory_limit})
+        check_settings(f"{call}: driver", driver or {})
         if memory_limit is None:
             memory_limit = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
         shared = {name: settings[name] for name in ("offload_to",) if name in settings}
@@ -240,6 +249,12 @@ class ShuffleClient(DatasetCalls, Closable):
     def __repr__(self) -> str:
         return f"<ShuffleClient {self.location}>"
 
+    def _repr_html_(self) -> str:
+        """For a notebook: where the servers are. Asks none."""
+        closed = " (closed)" if self._closed else ""
+        servers = html_table(["server"], ([each] for each in self.location.split(",")))
+        return f"<div>ShuffleClient{closed}{servers}</div>"
+
     def __reduce__(self) -> NoReturn:
         raise InvalidRequest(
             "a ShuffleClient stays in the driver and does not go into tasks: use it outside the function, and "
@@ -265,14 +280,13 @@ class ShuffleClient(DatasetCalls, Closable):
         """
         from spark_client.datasource import registered  # noqa: PLC0415 - as above
 
-        # Spark keeps with a source the files that had been shipped when it was registered.
-        self._open()
+        # Before: Spark keeps with a source the interpreter and the shipped files of the time when it was registered.
+        self._owned().sessions.used(spark)
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
         spark.dataSource.register(registered(servers.main, location))
         _registered[spark] = self
-        self._owned().sessions.used(spark)
 
     # Spark's rows: pipelines, scans, results and broadcasts.
 
@@ -344,7 +358,7 @@ class ShuffleClient(DatasetCalls, Closable):
         """
         from spark_client.pipeline import Pipeline  # noqa: PLC0415 - as above
 
-        return (data if isinstance(data, Pipeline) else self.pipeline(data)).collect()
+        return (data if isinstance(data, Pipeline) else self.pipeline(data)).toLocalIterator()
 
     def broadcast(self, data: Any, name: str | None = None) -> Broadcast:
         """A table that tasks on every host share, of a pipeline, a DataFrame of Spark or pandas, a pyarrow Table, or

@@ -10,7 +10,8 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from html import escape
+from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
@@ -23,7 +24,8 @@ from flight_server.protocol import (
     Ticket,
     check_dataset_name,
 )
-from spark_client.connection import Compression, RemoteServer, about, check_mode, drop
+from spark_client.arrow import html_table
+from spark_client.connection import Compression, RemoteServer, about, check_mode, drop, short_traces
 from spark_client.lanes import (
     PutStream,
     as_reader,
@@ -62,10 +64,22 @@ class Listed(list[_Row]):
         self.gone = [*gone]
 
     def __repr__(self) -> str:
-        missing = "; ".join(f"{each['location']}: {each['gone']}" for each in self.gone)
-        return f"{super().__repr__()}{f' without what is on {missing}' if missing else ''}"
+        return f"{super().__repr__()}{self._missing()}"
+
+    def _repr_html_(self) -> str:
+        """A table for a notebook."""
+        rows = [vars(each) if isinstance(each, DatasetInfo) else each for each in self]
+        known = [each for each in rows if isinstance(each, dict)]
+        names = dict.fromkeys(name for each in known for name in each)
+        table = html_table(names, ([each.get(name, "") for name in names] for each in known))
+        return f"<div>{table}{escape(self._missing())}</div>"
+
+    def _missing(self) -> str:
+        gone = "; ".join(f"{each['location']}: {each['gone']}" for each in self.gone)
+        return f" without what is on {gone}" if gone else ""
 
 
+@short_traces
 class DatasetCalls:
     """The calls about datasets, for a subclass that has the server."""
 
@@ -75,12 +89,19 @@ class DatasetCalls:
         """The server that holds the dataset of a name, else any one; raises InvalidRequest if the client is closed."""
         raise NotImplementedError
 
-    def put(self, name: str, data: Any, *, mode: str = "create", compression: Compression = None) -> int:
+    def put(
+        self,
+        name: str,
+        data: Any,
+        *,
+        mode: Literal["create", "overwrite"] = "create",
+        compression: Compression = None,
+    ) -> int:
         """Store ``data`` as dataset ``name`` and return its number of rows. Readers get it while it is written. When
         an error or Ctrl-C ends the call, they get an error and not a short dataset.
 
         Args:
-            name: 1 to 200 of ``A-Z a-z 0-9 . _ / -``.
+            name: 1 to 200 of ``A-Z a-z 0-9 . _ / : = -``, that does not end in ``/`` and digits.
             data: a Table, RecordBatch, RecordBatchReader, iterable of RecordBatches, or object with
                 ``__arrow_c_stream__``. Batches above about 4 MiB are sent in several frames.
             mode: ``"create"`` refuses a name that exists; ``"overwrite"`` replaces it, while readers of the old
@@ -121,7 +142,12 @@ class DatasetCalls:
         return self._merge(merge, name, ordered=ordered, partitions=partitions).to_reader()
 
     async def aput(
-        self, name: str, data: Any, *, mode: str = "create", compression: Compression = None
+        self,
+        name: str,
+        data: Any,
+        *,
+        mode: Literal["create", "overwrite"] = "create",
+        compression: Compression = None,
     ) -> int:
         """As :meth:`put`, without blocking the event loop; ``data`` may also be an async iterable of batches.
 

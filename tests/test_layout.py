@@ -97,6 +97,7 @@ OPTIONAL_LIBRARIES = {
         for path in (ROOT / "spark_client" / "commands").glob("*.py")
     },
     "spark_client/jobs/progress.py": {"IPython"},
+    "spark_client/pipeline/looking.py": {"polars"},
 }
 
 SERVER, CLIENT = sources("flight_server"), sources("spark_client")

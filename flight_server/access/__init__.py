@@ -8,4 +8,4 @@ from .flight_locations import ANY_HOST, FlightLocation
 from .operations import OPERATIONS, Operation, Resource
 from .principals import ANONYMOUS, ANYONE, Permission, Principal
 from .quotas import Usages, acting, acting_for, open_stream
-from .token_file import TokenFileRefused, parse_size
+from .token_file import TokenFileRefused

@@ -16,9 +16,10 @@ import hashlib
 import re
 import tomllib
 from dataclasses import fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from flight_server.protocol import parse_size
 
 from .principals import ANYONE, OWN, Permission, Principal, Quotas
 
@@ -27,10 +28,7 @@ MAX_BYTES = 4 << 20
 HASH = "sha256:"
 _HASHED = re.compile(f"{HASH}[0-9a-f]{{64}}")
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_PREFIX = re.compile(r"([A-Za-z0-9._-][A-Za-z0-9._/-]{0,199})?")
-_SIZE = re.compile(
-    r"\s*(?P<number>[0-9]{1,18}(\.[0-9]{1,9})?)\s*((?P<prefix>[kmgtp]?)(?P<binary>i?)b)?\s*", re.IGNORECASE
-)
+_PREFIX = re.compile(r"([A-Za-z0-9._:=-][A-Za-z0-9._/:=-]{0,199})?")
 _KEYS = frozenset({"tokens", "quotas", *Permission})
 
 Tokens = dict[bytes, Principal]
@@ -155,19 +153,3 @@ def _quotas(name: str, limits: Any) -> Quotas:
             )
         numbers[key] = number
     return Quotas(**numbers)
-
-
-def parse_size(value: object) -> int:
-    """The bytes that people mean by a number, or a text such as ``64MiB`` and ``1.5 GB``.
-
-    Raises ValueError for other forms (text after the unit, bits, true and false), because a misunderstood limit is
-    noticed too late.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    matched = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if matched is None or (matched["binary"] and not matched["prefix"]):
-        shown = repr(value if len(str(value)) < 40 else f"{str(value)[:40]}…")
-        raise ValueError(f"{shown} is no size: give bytes, or a number and a unit, such as 64MiB or 1.5GB")
-    power = " kmgtp".index((matched["prefix"] or " ").lower())
-    return int(Decimal(matched["number"]) * (1024 if matched["binary"] else 1000) ** power)

@@ -4,35 +4,19 @@ Guarantee: lanes and actions reach datasets only through their caller. A dataset
 reported exactly as a name that leads nowhere: by the same error, with the same text and detail, whether it is there,
 staged or damaged. One that it sees, but on which it lacks the permission of the call's operation, is refused by its
 name alone, whether it is there or not.
-
-Ambiguous names
-    Texts that can be a dataset's name, or name a partition of another dataset:
-
-    text                        where                     as a name              as a partition
-    ==========================  ========================  =====================  =======================
-    ``d/3``                     a ticket that is no JSON  the dataset ``d/3``    partition 3 of ``d``
-    ``d/partitions/3``          a path of the bulk lane   that whole name        partition 3 of ``d``
-
-    Such a text has the meaning that exists. If both exist it is refused, so that a dataset that is created later never
-    answers the readers of another one. A partition exists if its dataset has so many; a dataset whose files are in
-    quarantine exists, too. These forms have one meaning always: a JSON ticket, as get_flight_info gives it; a path with
-    ``?generation=``, as it gives it; a path whose name has its slashes as ``%2F``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from flight_server.access import Operation, Permission, Principal, Resource
-from flight_server.protocol import Forbidden, InvalidRequest, NotFound, Ticket, parse_partition
+from flight_server.protocol import Forbidden, InvalidRequest, Ticket
 
 from .catalogue import Catalogue
 from .dataset import Dataset
 from .generations import check_start, missing
 from .spread import check_names_start
-
-_NUMBER = re.compile(r"[0-9]{1,6}")
 
 
 class Caller:
@@ -125,78 +109,20 @@ class Caller:
         check_names_start(dataset, start)
         return dataset
 
-    def meant(self, ticket: Ticket) -> tuple[str, int | None]:
-        """The name, and the partition, of a ticket among the datasets that the principal sees; neither need exist.
-        Raises as :meth:`one_meaning`.
-        """
-        name = _partitioned_name(ticket)
-        if name is None or not self._has(name):
-            return ticket.dataset, ticket.partition
-        return self.one_meaning(ticket.dataset, name, parse_partition(ticket.dataset[len(name) + 1 :]))
-
-    def one_meaning(
-        self, whole: str, name: str, index: int, generation: str | None = None
-    ) -> tuple[str, int | None]:
-        """``whole`` and None for the dataset of that name, or ``name`` and ``index`` for the partition; among the
-        datasets that the principal sees.
-
-        Raises:
-            InvalidRequest: both exist, and no generation says which.
-            DataQuarantined: the dataset ``whole`` is in quarantine, and no generation says which.
-        """
-        catalogue, is_dataset = self._catalogue, self._has(whole)
-        partitioned = catalogue.get(name, generation) if self.sees(name) else None
-        if generation is not None:
-            known = self.sees(whole) and catalogue.leads_to(whole, generation)
-            is_dataset = known or (is_dataset and partitioned is None)
-        elif not is_dataset:
-            if self.sees(whole):
-                catalogue.check_quarantine(whole)
-        elif partitioned is not None and index < partitioned.partition_count:
-            raise InvalidRequest(
-                f"{whole!r} is a dataset, and partition {index} of dataset {name!r} is there, too: take the tickets "
-                'and locations of get_flight_info, or a ticket {"dataset": …}; in a path the name of a dataset may '
-                "have its slashes as %2F",
-                dataset=whole,
-            )
-        return (whole, None) if is_dataset else (name, index)
-
-    def _has(self, name: str) -> bool:
-        return self.sees(name) and self._catalogue.has(name)
-
     def resolve(self, ticket: Ticket) -> tuple[Dataset, int]:
-        """The dataset and the partition of a ticket, of several the first one. A bare ``name/3`` may be partition 3,
-        see "Ambiguous names".
+        """The dataset and the partition of a ticket, of several the first one.
 
         Raises:
-            InvalidRequest: the ticket names no partition, and the dataset has several; or it can mean two things; or
-                it names no start, and other servers hold a part of the dataset.
+            InvalidRequest: the ticket names no partition, and the dataset has several; or it names no start, and other
+                servers hold a part of the dataset.
             ServerLost, NotFound, DataQuarantined, StaleTicket, OutOfBudget, Forbidden: see :meth:`find` and
                 :meth:`Dataset.partition`.
         """
-        name, index = self.meant(ticket)
-        try:
-            dataset = self.portion_of(name, ticket.generation, ticket.start)
-        except NotFound as error:
-            other = _partitioned_name(ticket)
-            if other is None or "ended" in error.detail:
-                raise
-            self._check_ended(other)
-            raise
+        dataset, index = self.portion_of(ticket.dataset, ticket.generation, ticket.start), ticket.partition
         if index is None:
             index = _first_of(dataset, ticket)
         dataset.partition(index)
         return dataset, index
-
-    def _check_ended(self, name: str) -> None:
-        """Raise NotFound if it is known why the dataset is gone, and the principal may know it."""
-        try:
-            self.find(name)
-        except Forbidden:
-            pass
-        except NotFound as error:
-            if "ended" in error.detail:
-                raise error from None
 
     def listed(self, prefix: str = "") -> list[Dataset]:
         """Those whose name starts with ``prefix`` that the operation may show, sorted by name."""
@@ -210,12 +136,6 @@ class Caller:
     def seen(self, datasets: list[Dataset]) -> list[Dataset]:
         """Those of the datasets, which may have no name, that the principal sees."""
         return [each for each in datasets if self.principal.sees(each.name)]
-
-
-def _partitioned_name(ticket: Ticket) -> str | None:
-    """The dataset of which the ticket may name a partition in a bare text."""
-    name, _, number = ticket.dataset.rpartition("/")
-    return name if ticket.bare and _NUMBER.fullmatch(number) else None
 
 
 def _first_of(dataset: Dataset, ticket: Ticket) -> int:

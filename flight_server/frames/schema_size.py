@@ -55,6 +55,8 @@ def measure(header: IpcHeader | bytes) -> HeaderSize:
             walk.pairs(message, 4)
         if header.kind is MessageKind.SCHEMA:
             walk.schema(message.table(2))
+    except BadFrame:
+        raise
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the header of {len(header)} bytes is not an Arrow IPC message") from None
     return walk.size
@@ -68,6 +70,8 @@ def check_footer(footer: bytes) -> None:
         table = Table.root(memoryview(footer))
         walk.pairs(table, 4)
         walk.schema(table.table(1))
+    except BadFrame:
+        raise
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None
 

@@ -95,6 +95,7 @@ from .requests import (
     WriteMode,
 )
 from .shown_addresses import shown
+from .size_units import SIZE_SETTINGS, check_size, parse_size
 from .state_tables import transitions
 from .stored_objects import (
     ObjectIndex,
@@ -126,4 +127,5 @@ from .stream_requests import (
     partition_metadata,
 )
 from .strict_json import MAX_SMALL_PARSED_BYTES, dump_json, parse_json, parsed_bytes, parsing
+from .suggestions import did_you_mean, nearest
 from .wire import check_few_fields, locate

@@ -12,6 +12,9 @@
     PartitionFailed   INTERNAL            ProducerFailed, DatasetDropped, CorruptFrame, DataQuarantined
     InternalError     INTERNAL
 
+An ``InvalidRequest`` is a ValueError, too, and a ``NotFound`` a LookupError: where code handles Python's classes, it
+handles ours before them, if their messages are whole already.
+
 A message names the fault *and* the remedy, with addresses as they may be shown (``shown_addresses``); ``detail`` holds
 the same facts for programs, as JSON scalars. Both travel as JSON in the trailer :data:`ERROR_TRAILER` of every failed
 call. Statuses that reach pyarrow as a misleading class (RESOURCE_EXHAUSTED, ALREADY_EXISTS, DATA_LOSS) are not used.
@@ -95,7 +98,7 @@ def _rebuild(kind: type[FlightShuffleError], message: str, detail: dict[str, Any
     return kind(message, **detail)
 
 
-class InvalidRequest(FlightShuffleError):
+class InvalidRequest(FlightShuffleError, ValueError):
     """The request can never succeed as it is."""
 
     status = "INVALID_ARGUMENT"
@@ -120,7 +123,7 @@ class Conflict(InvalidRequest):
     code = "conflict"
 
 
-class NotFound(FlightShuffleError):
+class NotFound(FlightShuffleError, LookupError):
     """There is no such dataset or partition."""
 
     status = "NOT_FOUND"

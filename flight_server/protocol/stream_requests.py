@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from . import flight_sql
 from .bodies import Body, Faults, Fields, Flag, InJson, Name, Text, integer, number, parse_as
-from .dataset_names import check_dataset_name
+from .dataset_names import check_dataset_name, numbered
 from .errors import InvalidRequest
 from .strict_json import dump_json, parse_json
 
@@ -256,9 +256,8 @@ class Ticket(
     ``from_`` is the sequence number of the first wanted frame, ``until`` the one after the last, None for all that
     there are. ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset
     that has some. ``partitions`` are read one after the other (``transfer.listed_reads``), the first from ``from_``
-    on; ``"all"`` are those that the server has. ``start`` is that of the only server whose frames are wanted. A
-    ``bare`` ticket is a plain text, so ``dataset`` may be a dataset's name, or end in a partition's number. ``counts``
-    says that it came with ``from``, also 0: its reader counts frames.
+    on; ``"all"`` are those that the server has. ``start`` is that of the only server whose frames are wanted.
+    ``counts`` says that it came with ``from``, also 0: its reader counts frames.
     """
 
     dataset: Name
@@ -270,20 +269,20 @@ class Ticket(
     until: Annotated[int | None, integer(0, MAX_COUNT)] = None
     partitions: Annotated[tuple[int, ...] | Literal["all"] | None, InJson(list_as_tuple)] = None
     start: Annotated[str | None, parse_as(partial(check_attempt, what="start"))] = None
-    bare: bool = field(default=False, compare=False)
     counts: bool = field(default=False, compare=False)
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """JSON, or a plain name. ``name/3`` stays a name here: only the catalogue can tell. Raises InvalidRequest."""
+        """JSON, or a plain name, or ``name/3`` for a partition of it. Raises InvalidRequest."""
         flight_sql.refuse(data)
         if data.lstrip().startswith(b"{"):
             body = parse_json(data, cls.what, small=True)
             return replace(cls.of(body), counts="from" in body)
         try:
-            return cls(check_dataset_name(data.decode()), bare=True)
+            name, number = numbered(data.decode())
         except UnicodeDecodeError:
             raise InvalidRequest("a ticket is JSON from get_flight_info, or a dataset's name") from None
+        return cls(check_dataset_name(name), None if number is None else parse_partition(number))
 
     def faults(self, what: str) -> Faults:
         given = self.partitions

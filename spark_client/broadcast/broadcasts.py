@@ -43,6 +43,7 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.arrow import Declared, OneChunk, counts, fits_one_chunk
+from spark_client.connection import short_traces
 from spark_client.hosts import HostFiles
 from spark_client.jobs import (
     InTurn,
@@ -64,6 +65,7 @@ from .content import BroadcastContent
 _log = logging.getLogger(__name__)
 
 
+@short_traces
 class Broadcast:
     """A table that tasks can use. Its pickle has the content's location, not the content.
 
@@ -91,7 +93,8 @@ class Broadcast:
         """
         name = name or "table"
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
-        dataset = f"broadcast/{uuid.uuid4().hex}/{label}"
+        # A name of digits alone would be a partition's number.
+        dataset = f"broadcast/{uuid.uuid4().hex}/{label}{'_' if label.isdigit() else ''}"
         if isinstance(data, DataFrame):
             where = f"broadcast {name!r}"
             check_frame(data, where)

@@ -31,7 +31,7 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from spark_client.connection import RemoteServer, about, drop, retrying
+from spark_client.connection import RemoteServer, about, drop, retrying, short_traces
 from spark_client.lanes import Batch, PutStream, as_reader
 from spark_client.merge import DatasetRef
 
@@ -50,6 +50,7 @@ from .version_reads import (
 _REPEATABLE = (pa.Table, pa.RecordBatch, list, tuple)
 
 
+@short_traces
 class Changelog:
     """A handle; it holds no connection and needs no close. ``key``: the columns of its rule's key."""
 

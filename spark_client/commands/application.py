@@ -68,7 +68,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _say(UNREACHABLE, error.message)
     except FlightShuffleError as error:
         # Where the client explains the server's error, it names calls of Python.
-        servers = error.__cause__ if isinstance(error.__cause__, type(error)) else error
+        servers = error.__context__ if isinstance(error.__context__, type(error)) else error
         return _say(REFUSED, servers.message)
     except (OSError, pa.ArrowException) as error:
         return _say(REFUSED, str(error))

@@ -9,6 +9,7 @@ from .calls import (
     NoAnswer,
     TimedOut,
     Unreachable,
+    about_credentials,
     immortal_in_children,
     refuses,
     retrying,
@@ -24,4 +25,5 @@ from .stream_options import (
     Writing,
     check_compression,
 )
+from .traces import of_users, short_trace, short_traces
 from .transport import RemoteServer

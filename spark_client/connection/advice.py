@@ -1,7 +1,7 @@
 """Arguments and errors in terms of the Python client: addresses, credentials, the server's errors about a dataset.
 
 Guarantee: an error from here names the caller's argument and the Python call that helps. The server's own error is
-its ``__cause__``, with the same class and ``detail``.
+its ``__context__``, with the same class and ``detail``.
 """
 
 from __future__ import annotations

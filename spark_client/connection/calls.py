@@ -74,6 +74,9 @@ from .stream_options import Timeouts
 
 _PREFIX = re.compile(r"^Flight (returned|cancelled) [a-z ]+, with message: ")
 _SUFFIX = re.compile(r"(\. Detail: \w+)?(\.? (gRPC client debug context|Client context): .*)?$", re.DOTALL)
+_NOT_CONNECTED = re.compile(
+    r"failed to connect to all addresses(; last error:)?( UNKNOWN:)?|(?=DNS resolution failed|errors resolving)"
+)
 T = TypeVar("T")
 _LOOK_SECONDS = 1.0
 _AGAIN_SECONDS = 0.2
@@ -85,7 +88,7 @@ class NoAnswer(Unavailable):
     code = "no_answer"
 
 
-class Unreachable(NoAnswer):
+class Unreachable(NoAnswer, ConnectionError):
     """The connection could not be made, or broke."""
 
     code = "unreachable"
@@ -107,7 +110,7 @@ class EmbeddedEnded(Unreachable):
         )
 
 
-class TimedOut(NoAnswer):
+class TimedOut(NoAnswer, TimeoutError):
     """The server did not answer before the deadline of the call."""
 
     code = "timed_out"
@@ -140,6 +143,8 @@ class Call:
         """Raise pyarrow's exceptions inside as our errors."""
         try:
             yield
+        except FlightShuffleError:
+            raise  # some are OSErrors
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise translate(error, self) from error
 
@@ -182,7 +187,7 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
     for text in texts:
         if text:
             try:
-                return from_json(text)
+                return about_credentials(from_json(text), call.location)
             except ValueError:
                 continue
     sentence = _SUFFIX.sub("", _PREFIX.sub("", str(error))) or type(error).__name__
@@ -200,9 +205,31 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
     if isinstance(error, pa.ArrowInvalid | pa.ArrowNotImplementedError | pa.ArrowTypeError):
         return InvalidRequest(at, **where)
     if isinstance(error, flight.FlightError | OSError):
-        unreachable = Unreachable(f"the connection failed: {at}", **where)
+        if (refusal := _NOT_CONNECTED.match(sentence)) is not None:
+            at = (
+                f"no server answers at {call.location}: start `flight-server` there, or look with "
+                f"`flight-shuffle doctor` ({sentence[refusal.end() :].strip() or sentence})"
+            )
+        else:
+            at = f"the connection failed: {at}"
+        unreachable = Unreachable(at, **where)
         return EmbeddedEnded.of("what was asked for", unreachable) if call.embedded else unreachable
     return FlightShuffleError(at, **where)
+
+
+def about_credentials(error: FlightShuffleError, location: str) -> FlightShuffleError:
+    """The server's error; if it is about credentials, it names the server, and where a program, a session and the
+    command have the token.
+    """
+    if not isinstance(error, Unauthenticated):
+        return error
+    message = f"{location}: {error.message}"
+    if "token" in message:
+        message += (
+            "; a ShuffleClient has it by token=, a session by spark.flight.shuffle.tokenFile, flight-shuffle by "
+            "--token-file"
+        )
+    return Unauthenticated(message, **{"server": location, **error.detail})
 
 
 _grpc_objects: weakref.WeakSet[Any] = weakref.WeakSet()

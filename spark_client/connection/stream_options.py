@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, TypedDict
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, check_size
 
 Compression = Literal["auto", "lz4", "zstd"] | None
 
@@ -42,8 +42,10 @@ class Reading:
             (``pipeline.in_driver``). One thread reads 8 MiB in about the time that two jobs of Spark take before they
             read a row.
 
+    Bytes may also be a text with a unit, such as ``"256m"``, see ``parse_size``.
+
     Raises:
-        InvalidRequest: another lane.
+        InvalidRequest: another lane, or no size.
     """
 
     lane: Literal["auto", "grpc", "bulk"] = "auto"
@@ -54,6 +56,8 @@ class Reading:
 
     def __post_init__(self) -> None:
         check_lane(self.lane)
+        for name in ("budget_bytes", "gathered_bytes", "driver_bytes"):
+            object.__setattr__(self, name, check_size(f"Reading: {name}", getattr(self, name)))
 
 
 @dataclass(frozen=True)

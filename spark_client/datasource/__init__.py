@@ -2,3 +2,4 @@
 
 from .flight_source import FlightDataSource, registered
 from .spark_schema import spark_struct
+from .staging import LostWrite

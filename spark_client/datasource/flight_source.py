@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_client.connection import RemoteServer
+from spark_client.connection import RemoteServer, short_traces
 from spark_client.executors import portable
 from spark_client.settings import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE
 
@@ -36,6 +36,7 @@ from .writers import FlightStreamWriter, FlightWriter
 NAME = "flight"
 
 
+@short_traces
 class FlightDataSource(DataSource):
     """The data source ``flight``; see the README beside it for its options."""
 

@@ -10,11 +10,10 @@ Defaults
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flight_server.protocol import InvalidRequest, Transaction
+from flight_server.protocol import InvalidRequest, Transaction, nearest
 from spark_client.connection import RemoteServer, ServerOptions
 from spark_client.servers import owner_of
 from spark_client.settings import (
@@ -56,6 +55,8 @@ class SourceOptions:
                 raise InvalidRequest(f"{use}: option {known!r} is given in two spellings")
             try:
                 self._values[known] = option.parse(text)
+            except InvalidRequest:
+                raise
             except ValueError as error:
                 raise InvalidRequest(f"option {name!r} of {use} is {error}, not {text!r}") from error
         if "location" not in self._values and defaults is None:
@@ -119,11 +120,11 @@ def _unknown(name: str, use: str, options: Mapping[str, Option]) -> InvalidReque
         )
     known = sorted(options.keys() - {option.name for option in OF_SPARK})
     elsewhere = _OPTIONS.get(_option_name(name))
-    near = difflib.get_close_matches(name.lower(), known, 1)
+    near = nearest(name, known)
     if elsewhere is not None:
         hint = f", which is one of {' and '.join(sorted(elsewhere.uses - {SESSION}))}"
     else:
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        hint = "" if near is None else f" (did you mean {near!r}?)"
     return InvalidRequest(
         f"{use} of format 'flight' has no option {name!r}{hint}; it has {', '.join(known)}", option=name
     )

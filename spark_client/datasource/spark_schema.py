@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.jobs import utc_arrow_schema
 from spark_client.pyspark_parts import from_arrow_schema, from_arrow_type
@@ -87,7 +87,8 @@ def _checked_names(schema: pa.Schema, dataset: str, columns: Sequence[str] | Non
         count = counts[name]
         if not count:
             raise InvalidRequest(
-                f"dataset {dataset!r} has no column {name!r}; it has {', '.join(map(repr, schema.names))}",
+                f"dataset {dataset!r} has no column {name!r}; it has {', '.join(map(repr, schema.names))}"
+                f"{did_you_mean(name, schema.names)}",
                 dataset=dataset,
                 column=name,
             )

@@ -1,19 +1,21 @@
-"""Checks, before a job, the Python that would run Spark's tasks.
+"""The Python that runs Spark's tasks.
 
-Spark starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path: not the
-driver's in a virtual environment that was not activated. Only Spark Classic with a local master is checked, whose
-workers have this host and environment. On other masters the executors' error names the missing package.
+Guarantee: where Spark Classic has a local master, its tasks run with the driver's interpreter, unless the user has
+named another one; then, before a job, one that cannot run them is an error.
+
+Spark itself starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path: not
+the driver's in a virtual environment that was not activated. On other masters the executors' error names the missing
+package.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SECONDS = 30.0
+_UNNAMED = "python3"
+"""What PySpark takes where the user has named none."""
 _PROBE = """
 import importlib.util, sys
 missing = [name for name in ("numpy", "pyarrow") if importlib.util.find_spec(name) is None]
@@ -31,26 +35,42 @@ elif missing:
 """
 
 
+def use_own_interpreter(spark: SparkSession) -> None:
+    """Let the tasks of a local master, which are on this machine, run with this interpreter, if the user has named
+    none. It counts for functions that are made into columns or stages from now on. Twice is fine.
+    """
+    context = _local_context(spark)
+    if context is not None and context.pythonExec == _UNNAMED and sys.executable:
+        context.pythonExec = sys.executable
+
+
 def check_interpreter(spark: SparkSession) -> None:
     """Check the interpreter of a local master's tasks. Raises InvalidRequest: it cannot run them; the message names the
     setting.
     """
-    if "connect" in type(spark).__module__:
+    use_own_interpreter(spark)
+    context = _local_context(spark)
+    if context is None:
         return
-    name = os.environ.get("PYSPARK_PYTHON") or "python3"
+    name = context.pythonExec
     python = shutil.which(name)
     if python is None and "/" in name:
         return  # from an archive that Spark unpacks for its tasks
     if python is not None and Path(python).parent == Path(sys.executable).parent:
         return
-    # Last, because it is a trip to the JVM.
-    if not (spark.conf.get("spark.master") or "").startswith("local"):
-        return
     if (reason := _unfit(python)) is not None:
         raise InvalidRequest(
             f"Spark would run its tasks with {python or name}, which {reason}: set PYSPARK_PYTHON to the driver's "
-            'interpreter before the session is made, by os.environ["PYSPARK_PYTHON"] = sys.executable or in the shell'
+            f"interpreter, {sys.executable}, or leave it out"
         )
+
+
+def _local_context(spark: Any) -> Any:
+    """The context of a session of Spark Classic whose master is local; None of another session."""
+    if "connect" in type(spark).__module__:
+        return None
+    context = spark.sparkContext
+    return context if str(context.master).startswith("local") else None
 
 
 @cache

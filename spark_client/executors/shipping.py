@@ -52,10 +52,11 @@ from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
-from types import FunctionType, TracebackType
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
+from spark_client.connection import of_users
 from spark_client.version import __version__
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ if TYPE_CHECKING:
 
 Task = Callable[..., Iterator[Any]]
 
-_NOT_USERS = frozenset({"flight_server", "numpy", "pandas", "pyarrow", "pyspark", "spark_client"})
 _REGISTRATION = "pyspark_flight_shuffle.py"
 _OURS = ("spark_client/", "flight_server/", _REGISTRATION)
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -83,23 +83,13 @@ def shown_from_users(function: Task) -> Task:
         try:
             yield from function(*arguments)
         except Exception as error:  # noqa: BLE001 - raised again
-            raise error.with_traceback(_of_users(error.__traceback__) or error.__traceback__)  # noqa: B904 - it is the same error
+            raise error.with_traceback(of_users(error.__traceback__) or error.__traceback__)  # noqa: B904 - it is the same error
 
     # Raising adds the frame of this function. Spark leaves out the first frames that are of files beside PySpark's.
     beside = str(Path(pyspark.__file__).parent / "flight_shuffle.py")
     return FunctionType(
         run.__code__.replace(co_filename=beside), run.__globals__, "run", None, run.__closure__
     )
-
-
-def _of_users(trace: TracebackType | None) -> TracebackType | None:
-    while trace is not None and _library(trace) in _NOT_USERS:
-        trace = trace.tb_next
-    return trace
-
-
-def _library(trace: TracebackType) -> str:
-    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def zipped(*, compiled: bool = False) -> bytes:

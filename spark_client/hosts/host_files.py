@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from flight_server.host import HostDirectory, directories, locked
-from flight_server.protocol import OutOfBudget, Unavailable
+from flight_server.protocol import OutOfBudget, Unavailable, check_size
 
 MARGIN_BYTES = 64 * 1024 * 1024
 """Free room that a base must keep beside the file; the last base is used without it."""
@@ -59,11 +59,19 @@ class Copies:
 
     Args:
         dirs: directories to try, the preferred one first; None for ``/dev/shm`` and the temporary directory.
-        limit_bytes: for all copies of the user in each of them together; None for half of the file system.
+        limit_bytes: for all copies of the user in each of them together, also a text such as ``"2g"``; None for half of
+            the file system.
+
+    Raises:
+        InvalidRequest: the limit is no size.
     """
 
     dirs: tuple[str, ...] | None = None
     limit_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit_bytes is not None:
+            object.__setattr__(self, "limit_bytes", check_size("Copies: limit_bytes", self.limit_bytes))
 
 
 @dataclass

@@ -132,7 +132,7 @@ class Results:
 
 
 def _named_in(text: str, datasets: set[str]) -> set[str]:
-    # Not followed by a digit: exchange/…/1 is not in exchange/…/10.
+    # Not followed by a digit: exchange/…/e1 is not in exchange/…/e10.
     return {
         dataset for dataset in datasets if any(not rest[:1].isdigit() for rest in text.split(dataset)[1:])
     }

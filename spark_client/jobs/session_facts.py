@@ -34,6 +34,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import InvalidRequest
+from spark_client.executors import use_own_interpreter
 from spark_client.pyspark_parts import interrupts_kept
 
 _Values = dict[str, str]
@@ -239,6 +240,7 @@ class Sessions:
 
     def used(self, spark: SparkSession) -> None:
         """The client has used it. It is not kept alive."""
+        use_own_interpreter(spark)
         self._last = weakref.ref(spark)
 
     def choose(self, given: SparkSession | None, call: str) -> SparkSession:

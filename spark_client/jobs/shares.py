@@ -9,7 +9,7 @@ How many
     A Spark task with a Python stage costs 10 to 35 ms before it has read a row. So there are as many tasks as cores,
     or the next multiple of them that leaves at most ``TASK_BYTES`` of stored data for each, and never more than
     partitions and pieces. Shares are of about equal size. Small ones cannot be balanced while they run: where a
-    function computes long on few rows, :meth:`~spark_client.pipeline.Pipeline.exchange` takes the number of tasks.
+    function computes long on few rows, :meth:`~spark_client.pipeline.Pipeline.repartition` takes the number of tasks.
 
 Skew
     Partitions far over the median are cut into pieces that several tasks read; the pieces have each frame once, in

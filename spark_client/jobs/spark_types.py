@@ -84,9 +84,15 @@ def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -
     """The ``StructType`` of a schema, which may be DDL text.
 
     Raises:
-        InvalidRequest: no columns, or a name that appears twice.
+        InvalidRequest: neither text nor a ``StructType``; no columns, or a name that appears twice.
         pyspark.errors.ParseException: the text is not DDL.
     """
+    if not isinstance(schema, str | StructType):
+        raise InvalidRequest(
+            f"{stage}: the schema is a text such as 'key long, value double', or a StructType of Spark, not "
+            f"{type(schema).__name__}",
+            stage=stage,
+        )
     struct = _parse(spark, schema) if isinstance(schema, str) else schema
     counts = Counter(struct.names)
     if not counts:

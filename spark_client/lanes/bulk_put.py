@@ -370,6 +370,8 @@ class BulkWriter:
         name = f"the put to dataset {self._dataset!r}"
         if self._cancelled and isinstance(error, OSError | FlightShuffleError):
             return Closed(f"{name} was cancelled")
+        if isinstance(error, FlightShuffleError):
+            return error
         if isinstance(error, TimeoutError):
             return StreamStalled(
                 f"{name} got no further for {self._server.timeouts.stall_seconds:g} s, at {self._where}; the server "

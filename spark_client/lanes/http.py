@@ -39,7 +39,7 @@ from flight_server.protocol import (
     from_json,
 )
 from flight_server.tracing import traceparent
-from spark_client.connection import RemoteServer, Timeouts, TlsContexts
+from spark_client.connection import RemoteServer, Timeouts, TlsContexts, about_credentials
 
 BUFFER_BYTES = 16 << 10
 """A few times the longest head of a chunk (``flight_server.lanes.http.chunks``)."""
@@ -450,7 +450,7 @@ def headers_for(server: RemoteServer) -> dict[str, str]:
 def refusal(where: str, status: int, body: Body) -> FlightShuffleError:
     """The server's own error in the body, or that of the status."""
     try:
-        return from_json(body.read())
+        return about_credentials(from_json(body.read()), where)
     except ValueError:
         pass
     sentence = f"{where} answered status {status}"

@@ -1,4 +1,4 @@
-"""Steps that make few rows of many: ``aggregate``, by the functions of ``reducing``, and ``distinct``.
+"""Steps that make few rows of many: aggregates, by the functions of ``reducing``, and different rows.
 
 The README's table says what each function takes and gives. ``median``, ``collect_list`` and ``collect_set`` send values
 through the exchange, not a state of fixed size, and a task holds those of one group. So does ``count_distinct`` of
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, StructField, StructType
+from pyspark.sql.types import ArrayType, NumericType, StructField, StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.jobs import check_key, spark_field
 from spark_client.placement import check_groupable
@@ -38,10 +38,42 @@ from spark_client.steps import (
 )
 
 from .base import AnySteps, Steps, declared, find_keys, integer, one_reading, stage_name, with_stage
-from .exchanging import add_exchange
+from .exchanging import exchanged
 from .nodes import Exchange, Pair, PlanPart
+from .spark_names import is_column
 
-Aggregations = Mapping[str, str | Sequence[str]]
+AggregateFunction = Literal[
+    "sum",
+    "avg",
+    "mean",
+    "product",
+    "count",
+    "count_distinct",
+    "countDistinct",
+    "min",
+    "max",
+    "bool_or",
+    "any",
+    "some",
+    "bool_and",
+    "every",
+    "all",
+    "stddev",
+    "std",
+    "stddev_samp",
+    "stddev_pop",
+    "variance",
+    "var",
+    "var_samp",
+    "var_pop",
+    "median",
+    "collect_list",
+    "list",
+    "collect_set",
+    "set",
+]
+"""The names in ``reducing.FUNCTIONS`` and ``reducing.SYNONYMS``."""
+Aggregations = Mapping[str, AggregateFunction | Sequence[AggregateFunction] | tuple[str, AggregateFunction]]
 
 
 class Asked(NamedTuple):
@@ -54,17 +86,20 @@ class Asked(NamedTuple):
     function: str
 
 
-def _asked(aggregations: Any, named: Mapping[str, Any], stage: str) -> Iterator[Asked]:
+def _asked(exprs: Sequence[Any], named: Mapping[str, Any], stage: str) -> Iterator[Asked]:
     """The results, in their order. Raises InvalidRequest: another form, an unknown function, or a pair of other than
     two.
     """
-    if not isinstance(aggregations, Mapping):
+    for each in exprs:
+        if isinstance(each, Mapping):
+            continue
+        what = "a Column of Spark" if is_column(each) else type(each).__name__
         raise InvalidRequest(
             f'{stage}: what it computes is named by columns and functions, as in {{"amount": "sum"}} or '
-            f'total=("amount", "sum"), not by {type(aggregations).__name__}',
+            f'total=("amount", "sum"), not by {what}',
             stage=stage,
         )
-    for name, value in [*aggregations.items(), *named.items()]:
+    for name, value in [*(item for each in exprs for item in each.items()), *named.items()]:
         if isinstance(value, tuple):
             if len(value) != 2 or not all(isinstance(part, str) for part in value):
                 raise InvalidRequest(
@@ -87,7 +122,11 @@ def _asked(aggregations: Any, named: Mapping[str, Any], stage: str) -> Iterator[
 def _function(name: Any, stage: str) -> str:
     function = SYNONYMS.get(name, name) if isinstance(name, str) else ""
     if function not in FUNCTIONS:
-        raise InvalidRequest(f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}", stage=stage)
+        raise InvalidRequest(
+            f"{stage}: no function {name!r}; there are {', '.join(FUNCTIONS)}"
+            f"{did_you_mean(name, (*FUNCTIONS, *SYNONYMS))}",
+            stage=stage,
+        )
     return function
 
 
@@ -130,46 +169,60 @@ def _result(
 
 
 @one_reading
-def aggregate(
+def aggregated(
     steps: AnySteps,
-    aggregations: Aggregations | None = None,
-    by: str | Sequence[str] = (),
+    exprs: Sequence[Any],
+    named: Mapping[str, Any],
+    keys: tuple[str, ...] = (),
     partitions: SupportsIndex | None = None,
-    **named: tuple[str, str],
 ) -> AnySteps:
-    """One row for each group of equal keys ``by``, or one row for all without keys, also if there are no rows.
+    """One row for each group of equal ``keys``, see :meth:`GroupedPipeline.agg`."""
+    stage = stage_name(steps, "agg")
+    return _aggregated(steps, list(_asked(exprs, named, stage)), keys, partitions, stage)
 
-    ``{"amount": "sum"}``, ``{"amount": ["min", "max"]}``, ``{"*": "count"}`` name columns and functions; results
-    have Spark's names, such as ``sum(amount)`` and ``count(1)``. ``total=("amount", "sum")``, or
-    ``{"total": ("amount", "sum")}``, gives a result a name.
 
-    Tasks reduce their rows before the exchange, by Arrow's kernels, and merge the states after it. If the rows
-    are in partitions by some of the keys already, after an exchange or a join by them, there is no exchange.
+@one_reading
+def aggregate_all(
+    steps: AnySteps, /, *exprs: Aggregations, **named: tuple[str, AggregateFunction]
+) -> AnySteps:
+    """One row for all rows, as ``groupBy().agg(…)``. Raises as :meth:`GroupedPipeline.agg`."""
+    return aggregated(steps, exprs, named)
 
-    The functions are those of the table in ``spark_client/pipeline/README.md``.
 
-    Args:
-        aggregations: see above.
-        by: a column's name, or several.
-        partitions: of the result, which is one without keys. None for those in which the rows are together
-            already, or else ``spark.sql.shuffle.partitions``.
+@one_reading
+def counted_groups(steps: AnySteps, keys: tuple[str, ...], partitions: SupportsIndex | None) -> AnySteps:
+    """How many rows each group has, as the column ``count``."""
+    return _aggregated(steps, [Asked("count", "*", "count")], keys, partitions, stage_name(steps, "count"))
 
-    Raises:
-        InvalidRequest: no function, or an unknown one; a column that is not there, or of a type that the function
-            cannot take or rows cannot be grouped by; two results of one name; as :meth:`exchange`.
-    """
-    stage = stage_name(steps, "aggregate")
-    asked = list(_asked({} if aggregations is None else aggregations, named, stage))
-    if not isinstance(by, str | list | tuple):
-        raise InvalidRequest(f"{stage}: by is a column's name or a list of names, not {by!r}", stage=stage)
-    keys = tuple(dict.fromkeys(find_keys(steps, (by,) if isinstance(by, str) else tuple(by), stage)))
+
+@one_reading
+def reduced_columns(
+    steps: AnySteps,
+    function: str,
+    cols: tuple[str, ...],
+    keys: tuple[str, ...],
+    partitions: SupportsIndex | None,
+) -> AnySteps:
+    """The function of these columns, or of all numbers, keys too, as in Spark."""
+    stage = stage_name(steps, function)
+    numbers = (field.name for field in steps.leg.struct if isinstance(field.dataType, NumericType))
+    asked = [Asked(None, column, function) for column in cols or numbers]
+    return _aggregated(steps, asked, keys, partitions, stage)
+
+
+def _aggregated(
+    steps: AnySteps,
+    asked: Sequence[Asked],
+    keys: tuple[str, ...],
+    partitions: SupportsIndex | None,
+    stage: str,
+) -> AnySteps:
     if not asked:
         raise InvalidRequest(
             f'{stage}: it computes nothing; name columns and functions, as in {{"amount": "sum"}}, or use '
-            "distinct for the keys alone",
+            "select and distinct for the keys alone",
             stage=stage,
         )
-    _check_grouped(steps, keys, stage)
     names = tuple(each.column for each in asked if each.column != "*")
     columns = dict(zip(names, find_keys(steps, names, stage), strict=True))
     computed = [_result(steps, each, columns, stage) for each in asked]
@@ -217,18 +270,42 @@ def _reduce(
 
 
 @one_reading
-def distinct(steps: AnySteps, *columns: str, partitions: SupportsIndex | None = None) -> AnySteps:
-    """Each different row once; with ``columns`` one row of each group of rows that are equal in those, as Spark's
-    ``dropDuplicates``. Equality is that of ``aggregate``: NaN equals NaN, and -0.0 becomes 0.0.
+def distinct(steps: AnySteps, *, numPartitions: SupportsIndex | None = None) -> AnySteps:
+    """Each different row once. NaN equals NaN, and -0.0 becomes 0.0.
 
     Args:
-        columns: names; none for all.
-        partitions: as for :meth:`aggregate`.
+        numPartitions: as for :meth:`groupBy`.
+
+    Raises:
+        InvalidRequest: a column is of a type that rows cannot be grouped by.
+    """
+    return _different(steps, (), numPartitions, stage_name(steps, "distinct"))
+
+
+@one_reading
+def drop_duplicates(
+    steps: AnySteps, subset: Sequence[str] | None = None, *, numPartitions: SupportsIndex | None = None
+) -> AnySteps:
+    """One row of each group of rows that are equal in the columns of ``subset``, as Spark's ``dropDuplicates``; without
+    it, as :meth:`distinct`.
+
+    Args:
+        subset: a list of names.
+        numPartitions: as for :meth:`groupBy`.
 
     Raises:
         InvalidRequest: a column that is not there, or of a type that rows cannot be grouped by.
     """
-    stage = stage_name(steps, f"distinct {', '.join(map(str, columns))}".strip())
+    if subset is not None and not isinstance(subset, list | tuple):
+        raise InvalidRequest(f'dropDuplicates: subset is a list of names, as in ["a", "b"], not {subset!r}')
+    names = tuple(subset or ())
+    stage = stage_name(steps, f"dropDuplicates {', '.join(map(str, names))}".strip())
+    return _different(steps, names, numPartitions, stage)
+
+
+def _different(
+    steps: AnySteps, columns: tuple[str, ...], partitions: SupportsIndex | None, stage: str
+) -> AnySteps:
     keys = tuple(dict.fromkeys(find_keys(steps, columns, stage) or steps.leg.schema.names))
     _check_grouped(steps, keys, stage)
     named = set(keys)
@@ -259,10 +336,6 @@ def _group(
     placed: tuple[str, ...],
 ) -> tuple[AnySteps, Reduction]:
     """The rows, reduced by each task, in partitions by the keys ``placed``; and the functions that merge them there."""
-    if isinstance(partitions, str | list | tuple):
-        raise InvalidRequest(
-            f"{stage}: partitions is a number, not {partitions!r}; keys are named before it", stage=stage
-        )
     names = _free_names(len(states), {*keys, *carried})
     kept = _fields(steps, (*keys, *carried))
     fields = [spark_field(name, state.type, stage) for name, state in zip(names, states, strict=True)]
@@ -275,13 +348,13 @@ def _group(
     reduction = Reduction(keys, states, schema, stage, carried)
     partial = PartialStage(reduction, Declared(f"{stage}, partial", schema))
     reduced = with_stage(steps, partial, StructType([*kept, *fields]))
-    together = _partitions_by(steps, placed)
+    together = partitions_by(steps, placed)
     if together is not None and (partitions is None or not placed or integer(partitions) == together):
         return reduced, reduction
-    return (add_exchange(reduced, partitions, *placed) if placed else add_exchange(reduced, 1)), reduction
+    return exchanged(reduced, partitions if placed else 1, placed, where=stage), reduction
 
 
-def _partitions_by(steps: Steps, keys: tuple[str, ...]) -> int | None:
+def partitions_by(steps: Steps, keys: tuple[str, ...]) -> int | None:
     """In how many partitions the rows are, if those of equal keys are in one already; None if they are not."""
     part = steps.leg.single
     if part is None:

@@ -1,5 +1,5 @@
 """The base of every step of a pipeline: the steps before it, of which the first leg has the rows of a DataFrame or
-scan, the checks of functions, schemas and columns, and the names that a newcomer from Spark looks for.
+scan, and the checks of functions, schemas and columns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.jobs import (
     Shares,
@@ -31,6 +31,7 @@ from spark_client.scan import Scan
 from spark_client.steps import Stage
 
 from .nodes import Input, Leg, PlanPart, steps_text
+from .spark_names import no_attribute, no_column, public_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,13 +48,19 @@ class Steps:
     if not TYPE_CHECKING:  # which would take any name for a step
 
         def __getattr__(self, name: str) -> NoReturn:
-            remedy = _instead(name)
-            if remedy is None:
-                raise AttributeError(f"a pipeline has no {name!r}", name=name, obj=self)
-            raise AttributeError(f"a pipeline has no {name!r}: {remedy}")
+            # A copy that is being made has no leg yet.
+            columns = self.leg.struct.names if "leg" in vars(self) else ()
+            raise AttributeError(no_attribute(name, columns, public_names(type(self))), name=name)
+
+    def __getitem__(self, name: object) -> NoReturn:
+        raise TypeError(no_column(name))
+
+    def __dir__(self) -> list[str]:
+        return public_names(type(self))
 
     @property
     def schema(self) -> StructType:
+        """The columns of the rows."""
         return self.leg.struct
 
 
@@ -108,12 +115,12 @@ def declared(
 
 
 def declare(
-    steps: Steps, method: str, fn: Callable[..., Any], schema: StructType | str, *others: Leg, by_name: bool
+    steps: Steps, method: str, func: Callable[..., Any], schema: StructType | str, *others: Leg, by_name: bool
 ) -> tuple[StructType, Declared]:
     """The declared result of a stage of the function, over the rows of ``others``, too."""
-    if not callable(fn):
-        raise InvalidRequest(f"{stage_name(steps, method, *others)}: {fn!r} is not a function")
-    name = stage_name(steps, f"{method} {getattr(fn, '__name__', type(fn).__name__)}", *others)
+    if not callable(func):
+        raise InvalidRequest(f"{stage_name(steps, method, *others)}: {func!r} is not a function")
+    name = stage_name(steps, f"{method} {getattr(func, '__name__', type(func).__name__)}", *others)
     return declared(steps.spark, schema, name, by_name=by_name)
 
 
@@ -166,15 +173,13 @@ def default_partitions(spark: SparkSession) -> int:
     return int(spark_setting(spark, "spark.sql.shuffle.partitions"))
 
 
-def partition_count(
-    steps: Steps, partitions: Any, where: str, argument: str = "the first argument is how many partitions,"
-) -> int:
-    """How many partitions an exchange has; None is the session's default. Raises InvalidRequest, which names the
-    ``argument``: it is no number that an exchange may have.
+def partition_count(steps: Steps, numPartitions: Any, where: str) -> int:
+    """How many partitions an exchange has; None is the session's default. Raises InvalidRequest: it is no number that
+    an exchange may have.
     """
-    count = integer(default_partitions(steps.spark) if partitions is None else partitions)
+    count = integer(default_partitions(steps.spark) if numPartitions is None else numPartitions)
     if not 1 <= count <= MAX_PARTITIONS:
-        raise InvalidRequest(f"{where}: {argument} 1 to {MAX_PARTITIONS}, not {partitions!r}")
+        raise InvalidRequest(f"{where}: numPartitions is 1 to {MAX_PARTITIONS}, not {numPartitions!r}")
     return count
 
 
@@ -196,7 +201,7 @@ def find_columns(
         if not isinstance(key, str):
             raise InvalidRequest(
                 f"{where}: a column is given by its name, not by {type(key).__name__}; make an expression a column "
-                "by select first, and give several names one by one"
+                "by withColumn first, and give several names one by one"
             )
         same = named.get(key if exact else key.casefold(), [])
         if len(same) > 1:
@@ -208,7 +213,8 @@ def find_columns(
         (columns if same else missing).append(same[0] if same else key)
     if missing:
         raise InvalidRequest(
-            f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}",
+            f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}"
+            f"{did_you_mean(missing[0], names)}",
             column=missing[0],
         )
     return tuple(columns)
@@ -220,55 +226,3 @@ def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
     for name in names:
         columns.setdefault(name if exact else name.casefold(), []).append(name)
     return columns
-
-
-_AGGREGATE = 'aggregate({"amount": "sum"}, by="key") does it with functions of columns'
-_GROUP = f'{_AGGREGATE}; exchange(n, "key").applyInArrow(fn, schema) gives a function the rows of each key'
-_SORT = 'exchange(n, sort=["time desc"]) sorts each partition, exchange(1, sort=…).limit(n) gives the first rows of all'
-_SELECT = 'select("a", b="old_name", c=pc.field("a") + 1) names, renames and computes columns'
-_EXCHANGE = 'exchange(n, "key") does it'
-
-_INSTEAD = {
-    "agg": _AGGREGATE,
-    "alias": _SELECT,
-    "cache": "persist() keeps what the last exchange wrote",
-    "columns": "schema.names has them",
-    "cube": _AGGREGATE,
-    "drop": _SELECT,
-    "dropDuplicates": "distinct(*columns) does it",
-    "drop_duplicates": "distinct(*columns) does it",
-    "dtypes": "schema has them",
-    "first": f"limit(1).collect() does it; {_SORT}",
-    "foreachPartition": "mapInArrow(fn, schema) gives a function the batches of each partition",
-    "groupBy": _GROUP,
-    "groupby": _GROUP,
-    "head": f"limit(n).collect() does it; {_SORT}",
-    "isEmpty": "limit(1).count() == 0 says it",
-    "orderBy": _SORT,
-    "printSchema": "schema has it",
-    "repartition": _EXCHANGE,
-    "repartitionByRange": 'exchange(boundaries=p.sample_boundaries(n, "time"), by="time") does it',
-    "rollup": _AGGREGATE,
-    "selectExpr": _SELECT,
-    "show": "toDF().show() prints rows, explain() the plan",
-    "sort": _SORT,
-    "sortWithinPartitions": 'exchange(n, "key", sort=["time"]) does it',
-    "take": f"limit(n).collect() does it; {_SORT}",
-    "toArrow": "collect().read_all() gives a table",
-    "toLocalIterator": "collect() gives a reader of Arrow batches",
-    "toPandas": "collect().read_pandas() gives one DataFrame of pandas",
-    "unionAll": "union(other) does it",
-    "unionByName": "union(other) matches columns by position: select them in one order before",
-    "where": "filter(pc.field(name) > value) does it",
-    "withColumn": _SELECT,
-    "withColumnRenamed": _SELECT,
-    "withColumns": _SELECT,
-    "withColumnsRenamed": _SELECT,
-}
-
-
-def _instead(name: str) -> str | None:
-    """The method that a pipeline has instead of a DataFrame's method or property; None for any other name."""
-    if name.startswith("_") or not hasattr(DataFrame, name):
-        return None
-    return _INSTEAD.get(name, "toDF() runs it and gives the DataFrame, which has that")

@@ -12,9 +12,20 @@ from spark_client.arrow import Declared
 from spark_client.jobs import arrow_schema
 from spark_client.steps import AlignStage, LimitStage, SelectStage, SortStage, TopStage
 
-from .base import AnySteps, Steps, integer, second_side, stage_name, with_stage
-from .exchanging import add_exchange
-from .nodes import Exchange, Leg
+from .base import (
+    AnySteps,
+    Steps,
+    case_sensitive,
+    find_columns,
+    integer,
+    one_reading,
+    second_side,
+    stage_name,
+    with_stage,
+)
+from .exchanging import exchanged
+from .mapping import select_columns
+from .nodes import Leg
 from .wider_types import wider
 
 _TOP_ROWS = 100_000
@@ -54,46 +65,79 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
     return replace(steps, leg=Leg(tuple(parts), struct, declared))
 
 
-def limit(steps: AnySteps, rows: SupportsIndex) -> AnySteps:
-    """At most ``rows`` rows, any of them; after an exchange to one partition the first ones, so that
-    ``exchange(1, sort=["revenue desc"]).limit(10)`` gives the top ten in order.
-
-    Before a sorted exchange to one partition that is not persisted, each task then sends its own first rows only.
-    Elsewhere each task stops reading after as many rows, and one more exchange brings those together.
+@one_reading
+def union_by_name(steps: AnySteps, other: Steps) -> AnySteps:
+    """As :meth:`union`, with columns matched by their names.
 
     Raises:
-        InvalidRequest: ``rows`` is no integer of 0 or more.
+        InvalidRequest: as :meth:`union`, or one side has a column that the other has not.
     """
-    stage = stage_name(steps, "limit")
-    count = integer(rows, -1)
-    if count < 0:
-        raise InvalidRequest(f"{stage}: the number of rows is an integer from 0 on, not {rows!r}")
+    stage = stage_name(steps, "unionByName")
+    other = second_side(steps, other, stage)
+    ours, theirs = steps.leg.schema.names, other.leg.schema.names
+    exact = case_sensitive(steps)
+    in_order = find_columns(ours, f"{stage}, other side", theirs, "on it", exact=exact)
+    find_columns(theirs, f"{stage}, this side", ours, "on it", exact=exact)
+    return union(steps, other if [*in_order] == theirs else select_columns(other, *in_order))
+
+
+def limit(steps: AnySteps, num: SupportsIndex) -> AnySteps:
+    """At most ``num`` rows; after ``orderBy``, or after one partition that is sorted, the first ones, so that
+    ``orderBy("revenue desc").limit(10)`` gives the top ten in order. Elsewhere any rows.
+
+    After one of these that is not persisted, each task sends its own first rows only, up to 100,000. Elsewhere each
+    task stops reading after as many rows, and one more exchange brings those together.
+
+    Raises:
+        InvalidRequest: ``num`` is no integer of 0 or more.
+    """
+    count = row_count(num, stage_name(steps, "limit"))
     stage = stage_name(steps, f"limit {count}")
     declared = replace(steps.leg.declared, stage=stage, by_name=False)
-    last = steps.leg.last
-    if last is not None and last.partitions == 1:
-        first = replace(steps, leg=_top(steps, last, count))
+    top, last = _top(steps, count), steps.leg.last
+    if top is not None or (last is not None and last.partitions == 1):
+        first = steps if top is None else replace(steps, leg=top)
         return with_stage(first, LimitStage(count, declared, divisible=False), steps.leg.struct)
     partial = replace(declared, stage=f"{stage}, partial")
     some = with_stage(steps, LimitStage(count, partial, divisible=True), steps.leg.struct)
-    together = add_exchange(some, 1)
+    together = exchanged(some, 1)
     return with_stage(together, LimitStage(count, declared, divisible=False), steps.leg.struct)
 
 
-def _top(steps: Steps, last: Exchange, rows: int) -> Leg:
-    """The leg, whose sorted exchange gets only rows that may be among the first, if few are wanted."""
-    (part,) = steps.leg.parts
+def first_rows(steps: AnySteps, count: int, where: str) -> AnySteps:
+    """Rows of which the first ``count``, partition by partition, are those of :meth:`limit`."""
+    top = _top(steps, count)
+    declared = replace(steps.leg.declared, stage=where, by_name=False)
+    first = steps if top is None else replace(steps, leg=top)
+    return with_stage(first, LimitStage(count, declared, divisible=top is None), steps.leg.struct)
+
+
+def row_count(num: SupportsIndex, where: str) -> int:
+    """The number of rows. Raises InvalidRequest: it is no integer of 0 or more."""
+    count = integer(num, -1)
+    if count < 0:
+        raise InvalidRequest(f"{where}: the number of rows is an integer from 0 on, not {num!r}")
+    return count
+
+
+def _top(steps: Steps, rows: int) -> Leg | None:
+    """The leg, whose sorted exchange to one partition gets only rows that may be among the first; None if it has none,
+    or many rows are wanted.
+    """
+    part, last = steps.leg.single, steps.leg.last
+    if part is None or last is None or not 0 < rows <= _TOP_ROWS:
+        return None
     order = part.stages[0] if part.stages else None
     if (
-        not 0 < rows <= _TOP_ROWS
-        or not isinstance(order, SortStage)
+        not isinstance(order, SortStage)
+        or not (last.partitions == 1 or last.orders == order.keys)
         or not all(isinstance(stage, SelectStage) for stage in part.stages[1:])
         or steps.shuffles.persisted.find(last) is not None
     ):
-        return steps.leg
+        return None
     name = f"top {rows} by {', '.join(map(str, order.keys))}"
     top = TopStage(rows, order.keys, replace(last.leg.declared, stage=name, by_name=False))
-    origin = replace(last, leg=last.leg.with_stage(top, last.leg.struct))
+    origin = replace(last, leg=last.leg.with_stage(top, last.leg.struct), partitions=1, ranges=None)
     return replace(steps.leg, parts=(replace(part, origin=origin),))
 
 

@@ -127,7 +127,7 @@ def _made_of(
     left = [node]
     while left:
         each = left.pop()
-        before = {*exchanges(each.read(kept.__contains__)), thinned.get(each, each)} - every - {each}
+        before = {*exchanges(each.leg), thinned.get(each, each)} - every - {each}
         every |= before
         left += before.difference(kept)
     return every
@@ -177,7 +177,7 @@ class _Decision:
         return [each for each in dict.fromkeys(nodes) if each not in self._written]
 
     def _leg(self, node: Exchange) -> Leg:
-        return self._held.leg_of(node, self._kept)
+        return self._held.leg_of(node)
 
 
 def reads_of(part: PlanPart) -> tuple[ExchangeRead, ...]:

@@ -1,35 +1,20 @@
-"""Steps that send rows to partitions: by keys, in turn, or by ranges, whose boundaries a user gives, or a sample."""
+"""Steps that send rows to partitions, by keys, in turn or by ranges, and that sort them there."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, SupportsIndex
+from os import PathLike
+from typing import Any, SupportsIndex, TypedDict, Unpack
 
-import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import DoubleType, StructField, StructType
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, check_prefix
-from spark_client.arrow import (
-    ArrowValue,
-    Declared,
-    SortCodes,
-    SortKey,
-    array_over,
-    check_sortable,
-    known_zone,
-    printable_values,
-    python_values,
-    shown,
-    values,
-)
-from spark_client.jobs import ByRange, arrow_schema, check_key
+from flight_server.protocol import InvalidRequest, check_prefix
+from spark_client.arrow import SortKey, check_sortable
+from spark_client.jobs import ByRange, check_key
 from spark_client.placement import partition_ids
-from spark_client.steps import SampleStage, SortStage
+from spark_client.steps import SortStage
 
 from .base import (
     AnySteps,
@@ -42,83 +27,213 @@ from .base import (
     partition_count,
     with_stage,
 )
-from .finishing import collect
-from .nodes import Exchange, Leg, PlanPart
+from .mapping import names_of
+from .nodes import Exchange, Leg, PlanPart, SampledRanges
+from .ranges import boundaries_of
+
+
+class ExchangeOptions(TypedDict, total=False):
+    """How rows are sent and read, which Spark's own ``repartition`` does not say.
+
+    tasks: how many Spark tasks read the partitions, one after the other, for the stages after the exchange; at most as
+        many as partitions. Without it, as many as the data and Spark's cores pay for (``jobs.shares``).
+    split: whether several tasks may share a partition far over the median (``jobs.shares``), where each stage up to the
+        next exchange, or the end, takes rows as they come, such as ``mapInArrow`` and a join's larger side. A function
+        is then called once for each piece, with the same ``TaskContext.partitionId()``. False: never. None: unless rows
+        were placed by keys or ranges and a function follows, which may count on seeing all rows of a key in one call.
+        Nothing is cut with ``offload``.
+    name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description in Spark
+        (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_`` and ``-``, in the
+        dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
+    offload: ``"s3://bucket/path"``, or the absolute path of a directory that all hosts share: the servers keep the
+        sealed rows there, too, so that they are read when a server is gone. They must be allowed to (``--offload-to``).
+    """
+
+    tasks: SupportsIndex | None
+    split: bool | None
+    name: str | None
+    offload: str | PathLike[str] | None
 
 
 @one_reading
-def add_exchange(
-    steps: AnySteps,
-    partitions: SupportsIndex | str | Sequence[str] | None = None,
-    *keys: str | Sequence[str],
-    sort: Any = None,
-    boundaries: Any = None,
-    by: Any = None,
-    tasks: SupportsIndex | None = None,
-    split: bool | None = None,
-    name: str | None = None,
-    offload: Any = None,
+def repartition(
+    steps: AnySteps, numPartitions: SupportsIndex | str, *cols: str, **options: Unpack[ExchangeOptions]
 ) -> AnySteps:
-    """Send rows to ``partitions`` partitions by the hash of ``keys``, round robin without keys, or by range.
+    """Send rows to partitions by the hash of columns, as Spark's ``repartition``, or round robin without columns.
 
     Args:
-        partitions: 1 to 100,000; any integer type. None, or left out before the keys: as many as
+        numPartitions: 1 to 100,000; any integer type. Left out before the columns: as many as
             ``spark.sql.shuffle.partitions`` says now.
-        keys: names of columns, one by one or as one list, found as Spark finds them
-            (``spark.sql.caseSensitive``).
-        sort: the order of each partition's rows, as one key or a list of keys: ``"time"``, ``["time desc", "id"]``,
-            ``"time asc nulls last"``, in any case, with Spark's order of values and nulls: without more words
-            ascending with nulls first, descending with nulls last. A text that is a column's whole name is that
-            column. A partition beyond a task's memory is sorted in files. Rows with equal keys stay in the order of the
-            tasks, where one server holds them. The groups of ``applyInArrow`` have their rows in
-            that order.
-        boundaries: ascending values of ``by``; partition ``i`` gets the rows from ``boundaries[i - 1]`` on to
-            before ``boundaries[i]``, in Spark's order. There is one partition more than boundaries, and an empty
-            one between two equal ones. For several columns, tuples. :meth:`sample_boundaries` gives some for
-            partitions of about equal size. ``exchange(boundaries=b, by="x", sort="x")`` sorts all rows.
-        by: the columns of ``boundaries``, in the forms of ``sort``.
-        tasks: how many Spark tasks read the partitions, one after the other, for the stages after the exchange;
-            at most ``partitions``. None: as many as the data and Spark's cores pay for (``jobs.shares``).
-        split: whether several tasks may share a partition far over the median (``jobs.shares``), where each stage
-            up to the next exchange, or the end, takes rows as they come, such as ``mapInArrow`` and a join's
-            larger side. A function is then called once for each piece, with the same
-            ``TaskContext.partitionId()``. False: never. None: unless rows were placed by keys or ranges and a
-            function follows, which may count on seeing all rows of a key in one call. Nothing is cut with
-            ``offload``.
-        name: for people, 1 to 100 printable characters: in ``explain``, the progress bar, the job's description
-            in Spark (``jobs.shuffles``) and, with ``-`` for other characters than letters, digits, ``.``, ``_``
-            and ``-``, in the dataset's name, which the server's dashboard, ``why`` and ``statistics`` show.
-        offload: ``"s3://bucket/path"``, or the absolute path of a directory that all hosts share: the servers keep
-            the sealed rows there, too, so that they are read when a server is gone. They must be allowed to
-            (``--offload-to``).
+        cols: names of columns, one by one, found as Spark finds them (``spark.sql.caseSensitive``).
+        options: those of :class:`ExchangeOptions`.
 
     Raises:
-        InvalidRequest: ``partitions``, ``tasks`` or ``name`` out of range; an ``offload`` that is no address; a key
-            that is no column, has a type without a hash, or without an order in ``sort`` or ``by``, a collation, or
-            a variant; boundaries that do not ascend or are no values of ``by``, or stand beside keys.
+        InvalidRequest: ``numPartitions``, ``tasks`` or ``name`` out of range; an ``offload`` that is no address; a key
+            that is no column, has a type without a hash, a collation, or a variant.
     """
-    if isinstance(partitions, str | list | tuple):
-        keys, partitions = (partitions, *keys), None
-    names: tuple[Any, ...] = keys
-    if len(keys) == 1 and isinstance(keys[0], list | tuple):
-        names = tuple(keys[0])
-    ranges = _ranges(steps, partitions, names, boundaries, by)
-    if ranges is not None:
-        partitions = ranges.boundaries.num_rows + 1
-    elif partitions is None:
-        partitions = default_partitions(steps.spark)
-    where = "exchange"
+    _check_options("repartition", options)
+    partitions, names = _number_and_names("repartition", numPartitions, cols)
+    return _with_exchange(steps, partitions, names, options)
+
+
+@one_reading
+def repartition_by_range(
+    steps: AnySteps,
+    numPartitions: SupportsIndex | str,
+    *cols: str,
+    boundaries: Any = None,
+    seed: int | None = None,
+    **options: Unpack[ExchangeOptions],
+) -> AnySteps:
+    """Send rows to partitions by ranges of columns, in Spark's order: of about equal size, by a sample that is taken
+    when the plan runs, or by given boundaries. With :meth:`sortWithinPartitions` by the same columns all rows are
+    sorted.
+
+    The sample is one more job over the steps before, in which each task takes a random sample of its rows' keys: 20 for
+    each partition, at least 1,000 and at most 100,000, and 4 MiB. The driver holds at most 512 MiB of them, and a copy.
+    A range then has, with few exceptions, at most 1.5 times its share of the rows, beside those of one value. Where
+    there are fewer values than ranges, the last partitions are empty.
+
+    Args:
+        numPartitions: as for :meth:`repartition`; with ``boundaries`` left out, or one more than these.
+        cols: as for :meth:`sortWithinPartitions`.
+        boundaries: ascending values of the columns; partition ``i`` gets the rows from ``boundaries[i - 1]`` on to
+            before ``boundaries[i]``. There is one partition more than boundaries, and an empty one between two equal
+            ones. For several columns, tuples.
+        seed: the same seed gives the same sample for the same rows in the same tasks and order.
+        options: as for :meth:`repartition`.
+
+    Raises:
+        InvalidRequest: no column, or as :meth:`repartition` and :meth:`sortWithinPartitions`; boundaries that do not
+            ascend or are no values of the columns.
+    """
+    where = "repartitionByRange"
+    _check_options(where, options)
+    partitions, names = _number_and_names(where, numPartitions, cols)
+    if not names_of(names):
+        raise InvalidRequest(f"{where}: name what the ranges are of, as in {where}(8, 'time')")
+    if seed is not None and not isinstance(seed, int):
+        raise InvalidRequest(f"{where}: seed is an integer, not {seed!r}")
+    keys = sort_keys(steps, names, where)
+    if boundaries is None:
+        return _with_exchange(steps, partitions, (), options, SampledRanges(keys, seed))
+    ranges = boundaries_of(steps, boundaries, keys, where)
+    count = ranges.boundaries.num_rows + 1
+    if partitions is not None and integer(partitions) != count:
+        raise InvalidRequest(
+            f"{where}: {count - 1} boundaries make {count} partitions, not {partitions!r}; leave the number out"
+        )
+    return _with_exchange(steps, count, (), options, ranges)
+
+
+@one_reading
+def sort_within_partitions(
+    steps: AnySteps, *cols: str | Sequence[str], ascending: bool | Sequence[bool] = True
+) -> AnySteps:
+    """Sort the rows of each partition; after a ``repartition``, when its rows are read.
+
+    A partition beyond a task's memory is sorted in files. Rows with equal keys stay in the order of the tasks, where
+    one server holds them. The groups of a ``groupBy`` that needs no exchange have their rows in that order.
+
+    Args:
+        cols: ``"time"``, ``"time desc"``, ``"time asc nulls last"``, in any case, one by one or as one list, with
+            Spark's order of values and nulls: without more words ascending with nulls first, descending with nulls
+            last. A text that is a column's whole name is that column.
+        ascending: for columns without a word of their own, or a list with one for each column.
+
+    Raises:
+        InvalidRequest: no column, one that is not there, or that has a type without an order, or a collation.
+    """
+    keys = sort_keys(steps, cols, "sortWithinPartitions", ascending=ascending)
+    return _sorted(steps, keys)
+
+
+@one_reading
+def order_by(
+    steps: AnySteps, *cols: str | Sequence[str], ascending: bool | Sequence[bool] = True
+) -> AnySteps:
+    """Sort all rows, as Spark's ``orderBy``: by ranges, over as many partitions as ``spark.sql.shuffle.partitions``
+    says, or fewer where rows are few, each sorted. Followed by ``limit``, tasks send their own first rows only.
+
+    Args:
+        cols, ascending: as for :meth:`sortWithinPartitions`.
+
+    Raises:
+        InvalidRequest: as :meth:`sortWithinPartitions`.
+    """
+    keys = sort_keys(steps, cols, "orderBy", ascending=ascending)
+    ranges = SampledRanges(keys, only_order=True)
+    return _sorted(exchanged(steps, default_partitions(steps.spark), ranges=ranges), keys)
+
+
+def exchanged(
+    steps: AnySteps,
+    partitions: Any,
+    keys: Sequence[str] = (),
+    *,
+    where: str = "",
+    ranges: SampledRanges | None = None,
+) -> AnySteps:
+    """The rows after an exchange that another step needs, which is named ``where`` in errors. Raises InvalidRequest:
+    rows cannot be placed by the keys, or there is no such number of partitions.
+    """
+    count = partition_count(steps, partitions, where)
+    _check_placed(steps, tuple(keys), count, where)
+    return _after(steps, Exchange(steps.leg, count, tuple(keys), ranges=ranges, added=True))
+
+
+def _sorted(steps: AnySteps, keys: tuple[SortKey, ...]) -> AnySteps:
+    stage = f"sort by {', '.join(map(str, keys))}"
+    return with_stage(
+        steps, SortStage(replace(steps.leg.declared, stage=stage, by_name=False), keys), steps.leg.struct
+    )
+
+
+def _check_options(method: str, options: ExchangeOptions) -> None:
+    for name in options:
+        if name not in ExchangeOptions.__annotations__:
+            raise TypeError(f"Pipeline.{method}() got an unexpected keyword argument {name!r}")
+
+
+def _number_and_names(
+    where: str, numPartitions: Any, cols: tuple[Any, ...]
+) -> tuple[SupportsIndex | None, tuple[Any, ...]]:
+    """The number of partitions, None for the session's, and what follows it. Raises InvalidRequest: the number does not
+    come first.
+    """
+    if not isinstance(numPartitions, str):
+        return numPartitions, cols
+    numbers = [each for each in cols if isinstance(each, SupportsIndex) and not isinstance(each, bool)]
+    if numbers:
+        names = [repr(each) for each in (numPartitions, *cols) if isinstance(each, str)]
+        raise InvalidRequest(
+            f"{where}: the number of partitions comes first: {where}({', '.join([repr(numbers[0]), *names])})"
+        )
+    return None, (numPartitions, *cols)
+
+
+def _with_exchange(
+    steps: AnySteps,
+    partitions: Any,
+    names: tuple[Any, ...],
+    options: ExchangeOptions,
+    ranges: ByRange | SampledRanges | None = None,
+) -> AnySteps:
+    """The rows after an exchange of the user's. Raises InvalidRequest, as :func:`repartition`."""
+    partitions = default_partitions(steps.spark) if partitions is None else partitions
+    where = "repartition" if ranges is None else "repartitionByRange"
     if all(isinstance(key, str) for key in names):
         where = str(Exchange(steps.leg, integer(partitions), names, ranges=ranges))
     count = partition_count(steps, partitions, where)
+    tasks, name, split = options.get("tasks"), options.get("name"), options.get("split")
     readers = None if tasks is None else integer(tasks)
     if readers is not None and not 1 <= readers <= count:
         raise InvalidRequest(f"{where}: tasks is 1 to {count}, the number of partitions, not {tasks!r}")
     columns = find_keys(steps, names, where)
     _check_placed(steps, columns, count, where)
-    order = sort_keys(steps, sort, where)
     if name is not None and not (1 <= len(str(name)) <= 100 and str(name).isprintable()):
         raise InvalidRequest(f"{where}: name is 1 to 100 printable characters, not {name!r}")
+    offload = options.get("offload")
     exchange = Exchange(
         steps.leg,
         count,
@@ -129,33 +244,12 @@ def add_exchange(
         name=name,
         offload=None if offload is None else check_prefix(str(offload), f"{where}: offload"),
     )
+    return _after(steps, exchange)
+
+
+def _after(steps: AnySteps, exchange: Exchange) -> AnySteps:
     declared = replace(steps.leg.declared, stage=str(exchange))
-    leg = Leg((PlanPart(exchange),), steps.leg.struct, declared)
-    if order:
-        named = replace(declared, stage=f"sort by {', '.join(map(str, order))}")
-        leg = leg.with_stage(SortStage(named, order), steps.leg.struct)
-    return replace(steps, leg=leg)
-
-
-def _ranges(steps: Steps, partitions: Any, keys: tuple[Any, ...], boundaries: Any, by: Any) -> ByRange | None:
-    """The placement by ``boundaries``; None without. Raises InvalidRequest: they do not fit the other arguments."""
-    if boundaries is None:
-        if by is not None and by != ():
-            raise InvalidRequest(
-                "exchange: by= says what boundaries= are values of; sample_boundaries(n, by) finds some"
-            )
-        return None
-    if keys:
-        raise InvalidRequest(
-            "exchange: rows are placed by keys or by boundaries=, not by both; name the boundaries' columns by by="
-        )
-    ranges = ranges_by(steps, boundaries, by, "exchange")
-    count = ranges.boundaries.num_rows + 1
-    if partitions is not None and integer(partitions) != count:
-        raise InvalidRequest(
-            f"exchange: {count - 1} boundaries make {count} partitions, not {partitions!r}; leave the number out"
-        )
-    return ranges
+    return replace(steps, leg=Leg((PlanPart(exchange),), steps.leg.struct, declared))
 
 
 def _check_placed(steps: Steps, keys: tuple[str, ...], count: int, where: str) -> None:
@@ -172,110 +266,23 @@ def _check_placed(steps: Steps, keys: tuple[str, ...], count: int, where: str) -
         raise InvalidRequest(f"{where}: {error}") from error
 
 
-_SAMPLED_PER_PARTITION = 20
-_HELD_BYTES = 512 << 20
-_LEAST_SAMPLED, _MOST_SAMPLED = 1000, 100_000
-
-
-def sample_boundaries(
-    steps: Steps, partitions: SupportsIndex | None = None, by: Any = None, *, seed: int | None = None
-) -> list[Any]:
-    """Boundaries for :meth:`exchange`, of about ``partitions`` ranges of about equally many rows.
-
-    Runs the steps so far as one job, in which each task takes a random sample of its rows' keys: 20 for each of
-    ``partitions``, at least 1,000 and at most 100,000, and 4 MiB. The driver holds at most 512 MiB of
-    them, and a copy. A range then has, with few exceptions, at most 1.5 times its share of the rows, beside
-    those of one value.
-
-    Args:
-        partitions: 1 to 100,000; None: as many as ``spark.sql.shuffle.partitions`` says now.
-        by: the order of the ranges, as ``sort`` of :meth:`exchange`.
-        seed: the same seed gives the same boundaries for the same rows in the same tasks and order.
-
-    Returns:
-        At most ``partitions - 1`` distinct values in their order: fewer where there are fewer values, or where
-        one value has more rows than a range should. With several keys, tuples. If a key has boundaries that
-        Python does not have, such as dates after 9999, each of it has the value as Arrow's ``scalar``, and
-        :meth:`exchange` takes it, or that.
-
-    Raises:
-        InvalidRequest: ``partitions`` out of range, no keys, or as for ``sort`` of :meth:`exchange`.
-        pyspark.errors.PySparkException: the job failed.
+def sort_keys(
+    steps: Steps, order: tuple[Any, ...], where: str, *, ascending: Any = True
+) -> tuple[SortKey, ...]:
+    """The keys to sort by, with the columns' names as Spark resolves them; ``ascending`` is for keys without a word of
+    their own. Raises InvalidRequest: no such form, no such column, or a type without an order.
     """
-    where = "sample_boundaries"
-    count = partition_count(steps, partitions, where)
-    keys = sort_keys(steps, by, where)
-    if not keys:
-        raise InvalidRequest(f"{where}: name what the ranges are of, as in {where}({count}, 'time')")
-    if seed is not None and not isinstance(seed, int):
-        raise InvalidRequest(f"{where}: seed is an integer, not {seed!r}")
-    if count == 1:
-        return []
-    columns = tuple(key.column for key in keys)
-    struct = StructType([steps.leg.fields[column] for column in dict.fromkeys(columns)])
-    weight = "weight"
-    while weight.casefold() in {name.casefold() for name in struct.names}:
-        weight = f"_{weight}"
-    struct = StructType([*struct.fields, StructField(weight, DoubleType(), nullable=False)])
-    stage = SampleStage(
-        Declared(where, arrow_schema(steps.spark, struct, where)),
-        tuple(struct.names[:-1]),
-        min(max(_SAMPLED_PER_PARTITION * count, _LEAST_SAMPLED), _MOST_SAMPLED),
-        random.SystemRandom().getrandbits(63) if seed is None else seed % (1 << 63),
-    )
-    return _boundaries(_held(collect(with_stage(steps, stage, struct))), keys, count)
-
-
-def ranges_by(steps: Steps, boundaries: Any, by: Any, where: str) -> ByRange:
-    """The placement by these boundaries. Raises InvalidRequest: no keys, or as for ``sort``; a boundary that has no
-    value for each key, or is no value of the key's type, or comes before the one before it.
-    """
-    keys = sort_keys(steps, by, where)
-    if not keys:
+    order = names_of(order)
+    if not order:
+        raise InvalidRequest(f"{where}: name what it sorts by, as in {where}('time desc', 'id')")
+    directions = list(ascending) if isinstance(ascending, list | tuple) else [ascending] * len(order)
+    if len(directions) != len(order) or not all(isinstance(each, bool | int) for each in directions):
         raise InvalidRequest(
-            f"{where}: boundaries are of columns: name them, as in exchange(boundaries=[…], by='time')"
+            f"{where}: ascending is True, False, or one of them for each of the {len(order)} columns, not {ascending!r}"
         )
-    if isinstance(boundaries, str | bytes | dict) or not isinstance(boundaries, Iterable):
-        raise InvalidRequest(
-            f"{where}: boundaries is a list of values, such as sample_boundaries gives, not {boundaries!r}"
-        )
-    rows = [_row(value, len(keys), f"{where}: boundary {number}") for number, value in enumerate(boundaries)]
-    if len(rows) >= MAX_PARTITIONS:
-        raise InvalidRequest(
-            f"{where}: {len(rows)} boundaries make more than {MAX_PARTITIONS} partitions; give fewer"
-        )
-    columns = [
-        _column(
-            [row[number] for row in rows], steps.leg.schema.field(key.column).type, f"{where}: {key.column!r}"
-        )
-        for number, key in enumerate(keys)
+    named = [
+        _sort_key(steps, key, where, ascending=bool(up)) for key, up in zip(order, directions, strict=True)
     ]
-    batch = pa.RecordBatch.from_arrays(columns, names=[str(number) for number in range(len(keys))])
-    codes = SortCodes.of_columns(batch.columns, keys, batch.num_rows)
-    if not codes.ascends():
-        places = [codes.place(row) for row in range(codes.rows)]
-        wrong = next(row for row in range(1, codes.rows) if places[row] < places[row - 1])
-        raise InvalidRequest(
-            f"{where}: boundary {wrong} is before boundary {wrong - 1} in the order of "
-            f"{', '.join(map(str, keys))}; sort them in that order"
-        )
-    return ByRange(keys, batch)
-
-
-def sort_keys(steps: Steps, order: Any, where: str) -> tuple[SortKey, ...]:
-    """The keys to sort by, one or a list of them, or none for None, with the columns' names as Spark resolves them.
-    Raises InvalidRequest: no such form, no such column, or a type without an order.
-    """
-    if order is None:
-        return ()
-    if isinstance(order, str | SortKey):
-        order = [order]
-    if not isinstance(order, list | tuple):
-        raise InvalidRequest(
-            f"{where}: rows are sorted by names of columns, such as sort=['time desc'], not "
-            f"{type(order).__name__}; make an expression a column by select first"
-        )
-    named = [_sort_key(steps, key, where) for key in order]
     columns = find_keys(steps, tuple(key.column for key in named), where)
     for column in columns:
         check_key(steps.leg.fields[column], where)
@@ -289,7 +296,7 @@ def sort_keys(steps: Steps, order: Any, where: str) -> tuple[SortKey, ...]:
 _WORDS = re.compile(r"(?is)(.*?)(?:\s+(asc|desc))?(?:\s+nulls\s+(first|last))?\s*")
 
 
-def _sort_key(steps: Steps, key: Any, where: str) -> SortKey:
+def _sort_key(steps: Steps, key: Any, where: str, *, ascending: bool) -> SortKey:
     """The key by its text, which is that of a column as a whole, or has words of an order behind it. Raises
     InvalidRequest: it is neither text nor a key.
     """
@@ -300,98 +307,9 @@ def _sort_key(steps: Steps, key: Any, where: str) -> SortKey:
             f"{where}: {type(key).__name__} is no key to sort by; write 'time', 'time desc' or 'time asc nulls last'"
         )
     if columns_named(steps, key):
-        return SortKey(key)
+        return SortKey(key, descending=not ascending)
     match = _WORDS.fullmatch(key)
     assert match is not None
     name, direction, nulls = match.groups()
-    return SortKey(
-        name, (direction or "").lower() == "desc", None if nulls is None else nulls.lower() == "first"
-    )
-
-
-def _held(samples: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The samples; of each every second row as often as they would have more than ``_HELD_BYTES`` together."""
-    held: list[pa.RecordBatch] = []
-    size_bytes = 0
-    for batch in samples:
-        held.append(batch)
-        size_bytes += batch.nbytes
-        while size_bytes > _HELD_BYTES and any(each.num_rows > 1 for each in held):
-            held = [_thin(each) for each in held]
-            size_bytes = sum(each.nbytes for each in held)
-    return held
-
-
-def _thin(sample: pa.RecordBatch) -> pa.RecordBatch:
-    """Every second row, with the weight of all."""
-    kept = sample.take(pa.array(range(0, sample.num_rows, 2)))
-    weights = values(kept.columns[-1], np.float64) * (sample.num_rows / kept.num_rows)
-    return pa.RecordBatch.from_arrays([*kept.columns[:-1], array_over(weights)], schema=kept.schema)
-
-
-def _boundaries(samples: list[pa.RecordBatch], keys: tuple[SortKey, ...], count: int) -> list[Any]:
-    """The values before which the rows' weights are nearest to equal parts."""
-    if not samples:
-        return []
-    batch = pa.concat_batches(samples)
-    order = SortCodes.of(batch, keys).order()
-    batch = batch.take(pa.array(order))
-    codes = SortCodes.of(batch, keys)
-    before = np.cumsum(values(batch.columns[-1], np.float64))
-    starts = np.flatnonzero(codes.changes()) + 1
-    total, before = before[-1], before[starts - 1]
-    if not len(starts):
-        return []
-    ends = total * np.arange(1, count) / count
-    right = np.searchsorted(before, ends).clip(max=len(before) - 1)
-    left = (right - 1).clip(min=0)
-    nearest = np.where(ends - before[left] <= before[right] - ends, left, right)
-    chosen = batch.take(pa.array(starts[np.unique(nearest)]))
-    columns = [printable_values(chosen.column(key.column)) for key in keys]
-    rows = list(zip(*columns, strict=True))
-    return [row[0] for row in rows] if len(keys) == 1 else rows
-
-
-def _row(value: Any, keys: int, where: str) -> tuple[Any, ...]:
-    if keys == 1:
-        return value if isinstance(value, tuple) and len(value) == 1 else (value,)
-    if isinstance(value, tuple | list) and len(value) == keys:
-        return tuple(value)
-    raise InvalidRequest(f"{where} is {value!r}; it needs a tuple of {keys} values, one for each key")
-
-
-def _column(boundaries: list[Any], kind: pa.DataType, where: str) -> pa.Array:
-    arrays = [_boundary(each, kind, where) for each in boundaries]
-    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
-
-
-def _boundary(boundary: Any, kind: pa.DataType, where: str) -> pa.Array:
-    """One value of the type. Raises InvalidRequest: it is none."""
-    value = boundary.scalar if isinstance(boundary, ArrowValue) else boundary
-    if isinstance(value, pa.Scalar) and value.type == kind:
-        return pa.array([value], kind)
-    try:
-        plain = python_values(pa.array([value]))[0] if isinstance(value, pa.Scalar) else value
-        plain = plain.item() if isinstance(plain, np.generic) else plain
-        zoned = pa.types.is_timestamp(kind) and kind.tz
-        if zoned and isinstance(plain, datetime) and plain.tzinfo is None:
-            plain = _in_zone(plain, kind.tz)
-        converted = pa.array([plain], kind, from_pandas=False)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"{where} is {kind}, and {shown(value)} is no value of it: {error}") from error
-    # Arrow takes 1.5 for the integer 1, and numbers for times.
-    (nearest,) = python_values(converted)
-    if not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or nearest == plain):
-        raise InvalidRequest(
-            f"{where} is {kind}, and {shown(value)} is no value of it; the nearest is {shown(nearest)}"
-        )
-    return converted
-
-
-def _in_zone(time: datetime, zone: str) -> Any:
-    """The instant of a time on the session's clocks, as in a literal of Spark SQL."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
-
-    local = pa.scalar(time, pa.timestamp("us"))
-    instant = pc.assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
-    return python_values(pa.array([instant]))[0]
+    descending = not ascending if direction is None else direction.lower() == "desc"
+    return SortKey(name, descending, None if nulls is None else nulls.lower() == "first")

@@ -15,6 +15,11 @@ Persisted exchanges
     to the one that was made first, which is downstream before upstream: so two runs never wait for each other, and a
     run does not look upstream of a dataset that is there. When a run begins again it has no claim.
 
+Ranges
+    An exchange by ranges without boundaries is written by two jobs: tasks take a sample of its rows' keys, which the
+    driver reads (``ranges``), and then send the rows. What is before it is written by then, and is read twice. An
+    exchange that only orders rows has one range if the driver writes it, because that is little.
+
 Reading tasks
     Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``).
 """
@@ -27,6 +32,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeVar
@@ -39,6 +45,7 @@ from spark_client.jobs import (
     WRITE_BUDGET_BYTES,
     ByColumn,
     ByKeys,
+    ByRange,
     Cut,
     InTurn,
     PersistedDataset,
@@ -64,9 +71,10 @@ from spark_client.jobs import (
 from spark_client.servers import RERUNS, Holder, HolderKind
 from spark_client.steps import Stage, with_settings
 
-from .decided_jobs import PlannedJob, jobs_of, outdated, reads_of
+from .decided_jobs import ExchangeWrite, PlannedJob, jobs_of, outdated, reads_of
 from .in_driver import DriverRows, driver_bytes, driver_may_run, gathered
-from .nodes import Exchange, Input, Leg, Pair, PlanPart, exchanges
+from .nodes import Exchange, Input, Leg, Pair, PlanPart, SampledRanges, exchanges
+from .ranges import one_range, sample_leg, sampled
 from .run_statistics import ExchangeStatistics, LastRun, RunStatistics
 from .side_tables import SideTables
 
@@ -85,13 +93,15 @@ class TaskInput(NamedTuple):
 
 
 def write_of(
-    dataset: str, exchange: Exchange, read: TaskInput, part: int, parts: int
+    dataset: str, exchange: Exchange, read: TaskInput, part: int, parts: int, *, ranges: ByRange | None = None
 ) -> tuple[TaskRows, WriteTask]:
-    """The tasks that send these rows as the exchange says: one of its ``parts``."""
+    """The tasks that send these rows as the exchange says: one of its ``parts``. ``ranges`` are those of one by
+    ranges.
+    """
     rows = read.rows
     placement: Placement
-    if exchange.ranges is not None:
-        placement = exchange.ranges
+    if ranges is not None:
+        placement = ranges
     elif not exchange.keys:
         placement = InTurn(exchange.partitions)
     elif not isinstance(rows, TaskNumbers) and exchange.hashed_by_spark(rows, read.task.stages):
@@ -117,10 +127,10 @@ def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
 def dataset_name(exchange: Exchange, token: str, number: int) -> str:
     """The name of an exchange's dataset: ``number`` tells it from others of ``token``."""
     if exchange.name is None:
-        return f"exchange/{token}/{number}"
+        return f"exchange/{token}/e{number}"
     # Neither two dots in a row, nor one alone, may be in a name.
     name = re.sub(r"\.\.+|^\.$|[^A-Za-z0-9._-]", "-", exchange.name)
-    return f"exchange/{name}/{token}/{number}"
+    return f"exchange/{name}/{token}/e{number}"
 
 
 class Execution:
@@ -280,7 +290,7 @@ class Execution:
             node = max(left, key=lambda each: each.serial)
             left.remove(node)
             if node not in self._written and not self._reuses(node):
-                left.update(exchanges(node.read(lambda each: self._find(each) is not None)))
+                left.update(exchanges(node.leg))
 
     def _reuses(self, node: Exchange) -> bool:
         """Whether the exchange is persisted and its dataset is there; if it is not, this run has it to write."""
@@ -305,10 +315,14 @@ class Execution:
 
     def _do(self, job: PlannedJob) -> None:
         in_driver = self._is_for_driver([write.leg for write in job.writes])
+        ranges = [self._ranges_of(write, in_driver=in_driver) for write in job.writes]
         inputs = [
             self._inputs(write.leg, one=in_driver and not write.exchange.in_turn) for write in job.writes
         ]
-        targets = [self._target(write.exchange, each) for write, each in zip(job.writes, inputs, strict=True)]
+        targets = [
+            self._target(write.exchange, each, placement)
+            for write, each, placement in zip(job.writes, inputs, ranges, strict=True)
+        ]
         written = self._shuffles.write(targets, self._holder, here=in_driver)
         if any(sealed.work.tasks for sealed in written):
             for each in inputs:
@@ -325,6 +339,23 @@ class Execution:
         for node in job.releases:
             self._drop(node)
 
+    def _ranges_of(self, write: ExchangeWrite, *, in_driver: bool) -> ByRange | None:
+        """The ranges by which the exchange places its rows; None of one by other means."""
+        exchange, leg = write.exchange, write.leg
+        if not isinstance(exchange.ranges, SampledRanges):
+            return exchange.ranges
+        if exchange.partitions == 1 or (in_driver and exchange.ranges.only_order):
+            return one_range(exchange, leg)
+        sample = Exchange(sample_leg(exchange, leg), 1, label=f"sample of {exchange}")
+        inputs = self._inputs(sample.leg, one=in_driver)
+        (sealed,) = self._shuffles.write([self._target(sample, inputs)], self._holder, here=in_driver)
+        # While it is read, a server that is lost with it is one that the run has lost.
+        self._written[sample] = sealed
+        with closing(sealed.read()) as samples:
+            ranges = sampled(exchange, leg, samples)
+        self._drop(sample)
+        return ranges
+
     def _add(self, node: Exchange, sealed: SealedDataset, *, is_reused: bool = False) -> None:
         self._ran[node] = sealed, is_reused
         self._written[node] = sealed
@@ -340,9 +371,14 @@ class Execution:
             for node, side in each.exchanges:
                 self._readers[node].append((each.task.shares, side))
 
-    def _target(self, exchange: Exchange, inputs: Sequence[TaskInput]) -> Target:
+    def _target(
+        self, exchange: Exchange, inputs: Sequence[TaskInput], ranges: ByRange | None = None
+    ) -> Target:
         dataset = dataset_name(exchange, self._token, next(self._numbers))
-        writes = [write_of(dataset, exchange, each, part, len(inputs)) for part, each in enumerate(inputs)]
+        writes = [
+            write_of(dataset, exchange, each, part, len(inputs), ranges=ranges)
+            for part, each in enumerate(inputs)
+        ]
         # The rows of one partition have one order, that of the tasks.
         alone = exchange.partitions == 1
         return Target(writes, str(exchange), exchange.name, alone=alone, offload=exchange.offload)

@@ -1,4 +1,6 @@
-"""Running a plan: as a DataFrame, or as a reader of its result; its statistics, and the datasets that stay."""
+"""Running a plan: as a DataFrame, as a reader of its result or as its first rows; its statistics, and the datasets that
+stay.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +41,21 @@ T = TypeVar("T")
 _SAME_COUNT = (AlignStage, SelectStage, SortStage)
 
 
-def to_frame(steps: Steps) -> DataFrame:
+def to_frame(steps: Steps, *cols: str) -> DataFrame:
     """Run all steps up to the last exchange; a DataFrame that reads from the service and runs the others.
 
+    Args:
+        cols: new names of the columns, all or none.
+
     Raises:
-        InvalidRequest: Spark would start its tasks with an interpreter that cannot run them.
+        InvalidRequest: another number of names than of columns; Spark would start its tasks with an interpreter that
+            cannot run them.
         FlightShuffleError: the server refused, or could not be reached.
         pyspark.errors.PySparkException: a job failed.
     """
 
     def frame(execution: Execution) -> DataFrame:
-        made = _frame(steps, execution)
+        made = frame_of(steps, execution)
         part = steps.leg.single
         if part is not None and not part.stages and isinstance(part.origin, Exchange):
             steps.shuffles.results.add_frame(made, execution.written(part.origin))
@@ -57,7 +63,10 @@ def to_frame(steps: Steps) -> DataFrame:
         steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
         return made
 
-    return running(steps, frame)
+    if cols and len(cols) != len(steps.leg.struct):
+        raise InvalidRequest(f"toDF: {len(cols)} names for {len(steps.leg.struct)} columns")
+    made = running(steps, frame)
+    return made.toDF(*cols) if cols else made
 
 
 def count_rows(steps: Steps) -> int:
@@ -83,13 +92,15 @@ def count_rows(steps: Steps) -> int:
             return execution.sealed(known).rows
         if (batches := _gathered(counts, execution)) is not None:
             return sum(count for batch in batches for count in batch.column(0).to_pylist())
-        return sum(row[0] for row in _frame(counts, execution).collect())
+        return sum(row[0] for row in frame_of(counts, execution).collect())
 
     return running(steps, rows)
 
 
-def collect(steps: Steps) -> pa.RecordBatchReader:
-    """Run all steps; a reader of their result, see ``ShuffleClient.collect``. Raises as :meth:`toDF`."""
+def to_local_iterator(steps: Steps) -> pa.RecordBatchReader:
+    """Run all steps; a reader of the batches of their result, of any size, see ``ShuffleClient.collect``. Raises as
+    :meth:`toDF`.
+    """
     part = steps.leg.single
     origin = part.origin if part is not None and not part.stages else None
     if isinstance(origin, Input) and origin.frame is not None:
@@ -162,7 +173,7 @@ def persist(steps: AnySteps) -> AnySteps:
     nodes = list(exchanges(steps.leg))
     if not nodes:
         raise InvalidRequest(
-            f"persist: {steps_text(steps.leg)} has no exchange, whose rows could stay; add .exchange(n) before it"
+            f"persist: {steps_text(steps.leg)} has no exchange, whose rows could stay; add .repartition(n) before it"
         )
     for exchange in nodes:
         steps.shuffles.persisted.keep(exchange)
@@ -180,10 +191,10 @@ def unpersist(steps: AnySteps) -> AnySteps:
 
 
 def statistics(steps: Steps) -> RunStatistics:
-    """Of the last ``toDF`` or ``collect`` of this very pipeline. Raises InvalidRequest: before the first."""
+    """Of the last ``toDF``, ``toArrow`` or the like of this very pipeline. Raises InvalidRequest: before the first."""
     ran = _runs.get(steps.leg, LastRun()).statistics
     if ran is None:
-        raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or collect()")
+        raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or toArrow()")
     return ran
 
 
@@ -192,9 +203,14 @@ def explain(steps: Steps) -> None:
     pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
     steps ran in the driver.
     """
+    print(text_of(steps))  # noqa: T201 - as Spark's does
+
+
+def text_of(steps: Steps) -> str:
+    """The text of :meth:`explain`."""
     ran = _runs.get(steps.leg, LastRun())
     text = plan_text(steps.leg, ran, lambda node: steps.shuffles.persisted.find(node) is not None)
-    print(text if ran.statistics is None else f"{text}\n\n{ran.statistics}")  # noqa: T201 - as Spark's does
+    return text if ran.statistics is None else f"{text}\n\n{ran.statistics}"
 
 
 def _reader_of(steps: Steps, sealed: SealedDataset, again: Again | None = None) -> pa.RecordBatchReader:
@@ -224,10 +240,12 @@ def _note(
         _log.info("%s: %s", steps_text(steps.leg), ran.statistics)
 
 
-def _frame(steps: Steps, execution: Execution) -> DataFrame:
+def frame_of(steps: Steps, execution: Execution) -> DataFrame:
     """The rows after the last exchanges, which are run, as Spark computes them at each use."""
     part = steps.leg.single
+    # As many tasks as the user wants partitions; those of ``orderBy`` are for the order only.
     alone = part is not None and all(isinstance(stage, SortStage) for stage in part.stages)
+    alone = alone and not any(exchange.orders for exchange in exchanges(steps.leg))
     inputs = execution.inputs(steps.leg, alone=alone)
     _note(steps, execution)
     return reduce(DataFrame.unionAll, [_part_frame(steps, each, execution.datasets) for each in inputs])

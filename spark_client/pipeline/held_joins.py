@@ -250,7 +250,7 @@ class HeldJoins:
         ready = [
             exchange
             for exchange in dict.fromkeys(small.exchange for small in sides)
-            if all(each in sizes for each in exchanges(self.leg_of(exchange, kept)))
+            if all(each in sizes for each in exchanges(self.leg_of(exchange)))
         ]
         persisted = [exchange for exchange in ready if exchange in kept]
         return persisted[:1] or ready
@@ -261,23 +261,23 @@ class HeldJoins:
         self.thinning.clear()
         self._untried = []
 
-    def leg_of(self, exchange: Exchange, kept: Collection[Exchange]) -> Leg:
+    def leg_of(self, exchange: Exchange) -> Leg:
         """The rows that an exchange sends, as they are read: what joins leave out is read where it would have been
         sent.
         """
-        leg = exchange.read(kept.__contains__)
+        leg = exchange.leg
         if self.joins:
-            leg = replace(leg, parts=tuple(read for part in leg.parts for read in self._parts(part, kept)))
+            leg = replace(leg, parts=tuple(read for part in leg.parts for read in self._parts(part)))
         thinning = self.thinning.get(exchange)
         return leg if thinning is None else leg.with_stage(thinning, leg.struct)
 
-    def _parts(self, part: PlanPart, kept: Collection[Exchange]) -> Iterator[PlanPart]:
+    def _parts(self, part: PlanPart) -> Iterator[PlanPart]:
         held = self.joins.get(part.origin) if isinstance(part.origin, Pair) else None
         if held is None:
             yield part
             return
         stage, side = held
-        for before in self.leg_of(side.exchange, kept).parts:
+        for before in self.leg_of(side.exchange).parts:
             yield PlanPart(before.origin, (*before.stages, *side.stages, stage, *part.stages[1:]))
 
 
@@ -303,8 +303,8 @@ def small_sides(
     while left:
         node = left.pop()
         if node not in legs and not (node in kept and node in written):
-            legs[node] = node.read(kept.__contains__)
-            left += exchanges(legs[node])
+            legs[node] = node.leg
+            left += exchanges(node.leg)
     shown = [] if reader is None else [reader]
     readers = Counter(node for leg in [*legs.values(), *shown] for node in exchanges(leg))
     if reader is None:

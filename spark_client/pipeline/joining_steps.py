@@ -8,14 +8,14 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import types
 from pyspark.sql.types import StructField, StructType
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
 from spark_client.jobs import arrow_schema, char_type, check_key
@@ -34,12 +34,32 @@ from .base import (
     stage_name,
     with_stage,
 )
-from .grouping_steps import Cogrouped
 from .nodes import Leg, PlanPart
 from .pairing import JoinKey, paired
 from .wider_types import wider
 
 On = str | Iterable[str] | Iterable[tuple[str, str]] | Mapping[str, str]
+JoinType = Literal[
+    "inner",
+    "left",
+    "leftouter",
+    "left_outer",
+    "right",
+    "rightouter",
+    "right_outer",
+    "full",
+    "outer",
+    "fullouter",
+    "full_outer",
+    "semi",
+    "leftsemi",
+    "left_semi",
+    "anti",
+    "leftanti",
+    "left_anti",
+    "asof",
+]
+"""The joins, by all of Spark's names for them, and the as-of join."""
 
 _HOWS: dict[str, How] = {
     "inner": "inner",
@@ -62,12 +82,12 @@ def join(
     steps: AnySteps,
     other: Steps | Broadcast,
     on: On,
-    how: str = "inner",
+    how: JoinType = "inner",
     *,
-    partitions: SupportsIndex | None = None,
+    numPartitions: SupportsIndex | None = None,
     suffix: str | None = None,
     as_of: str | tuple[str, str] | None = None,
-    direction: str = "backward",
+    direction: Direction = "backward",
     tolerance: Any = None,
     allow_exact_matches: bool = True,
 ) -> AnySteps:
@@ -92,7 +112,7 @@ def join(
         on: a column of both, several, or pairs of a left and a right column, also as a mapping. Both columns
             of a pair with different names stay, each on its side.
         how: inner, left, right, full, semi or anti, also by Spark's other names, such as ``left_outer``; or asof.
-        partitions: of the exchanges that ``join`` adds; None for those of a side that is already exchanged, or
+        numPartitions: of the exchanges that ``join`` adds; None for those of a side that is already exchanged, or
             else ``spark.sql.shuffle.partitions``.
         suffix: for the names of the right's columns that the left has, too.
         as_of: for ``"asof"`` the column of the times, or a pair of a left and a right one: times or numbers.
@@ -116,10 +136,11 @@ def join(
             f"{where}: as_of, direction, tolerance and allow_exact_matches are for how='asof', not {how!r}"
         )
     if kind is None:
-        raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}")
+        near = did_you_mean(how, get_args(JoinType))
+        raise InvalidRequest(f"{where}: how is asof or one of {', '.join(sorted(_HOWS))}, not {how!r}{near}")
     table = other if isinstance(other, Broadcast) and not timed else None
     if table is not None:
-        _check_broadcast(steps, table, kind, partitions, where)
+        _check_broadcast(steps, table, kind, numPartitions, where)
         right, place = _leg_of_table(steps, table, where), f"in broadcast {table.name!r}"
     else:
         other = second_side(steps, other, where, "a Pipeline, or a Broadcast unless how='asof'")
@@ -158,7 +179,7 @@ def join(
     )
     if table is not None:
         return with_stage(steps, TableJoinStage(declared, plan, table, right.declared), struct)
-    pair, *placed = paired(steps, right, keys, partitions, where)
+    pair, *placed = paired(steps, right, keys, numPartitions, where)
     stage: Stage = JoinStage(declared, plan, *placed)
     if nearest:
         stage = AsofStage(declared, plan, nearest[0], *placed)
@@ -206,12 +227,6 @@ def _join_keys(steps: Steps, right: Leg, place: str, on: On, where: str) -> list
     return keys
 
 
-@one_reading
-def cogroup(steps: AnySteps, other: Steps) -> Cogrouped[AnySteps]:
-    """The rows of both pipelines by the keys of their last exchanges: key by key for ``applyInArrow``."""
-    return Cogrouped(steps, second_side(steps, other, "cogroup"))
-
-
 def _check_broadcast(
     steps: Steps, table: Broadcast, how: How, partitions: SupportsIndex | None, where: str
 ) -> None:
@@ -225,7 +240,7 @@ def _check_broadcast(
             "the right side as a pipeline"
         )
     if partitions is not None:
-        raise InvalidRequest(f"{where}: a join with a broadcast exchanges nothing; leave out partitions=")
+        raise InvalidRequest(f"{where}: a join with a broadcast exchanges nothing; leave out numPartitions=")
 
 
 def _text(on: Any) -> str:

@@ -15,7 +15,7 @@ same object: a plan that uses one exchange twice runs it once (``decided_jobs``)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, SortKey
 from spark_client.jobs import (
     NO_SHARES,
     ByRange,
@@ -70,15 +70,28 @@ class Input:
         return None if isinstance(self.rows, TaskNumbers) else self.rows
 
 
+@dataclass(frozen=True)
+class SampledRanges:
+    """Ranges in the order of ``keys``, whose boundaries a sample of the rows gives when they are sent; the same
+    ``seed`` gives the same ones for the same rows in the same tasks. ``only_order``: of the partitions only the order
+    of the rows counts, so that few rows may all be in the first one.
+    """
+
+    keys: tuple[SortKey, ...]
+    seed: int | None = None
+    only_order: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """The rows of ``leg``, sent to partitions, by the arguments of :meth:`Pipeline.exchange`.
+    """The rows of ``leg``, sent to partitions, by the arguments of :meth:`Pipeline.repartition`.
 
     ``label`` replaces it in texts for users. ``types`` are those in which the keys are compared with another side's;
-    None for their own. ``ranges`` places rows instead of the keys. ``twin`` sends the same rows by other types of the
-    keys. ``offload`` is the prefix below which the servers keep it, too.
-    ``added``: by ``join``, not by the user, who counts on the partitions of his own. ``serial`` is greater than those
-    of the exchanges that it needs, which were made before. ``counted``: tasks report the ``arrow.counts`` of its rows.
+    None for their own. ``ranges`` places rows instead of the keys. ``offload`` is the prefix below which the
+    servers keep it, too.
+    ``added``: by another step, such as a join, not by the user, who counts on the partitions of a ``repartition``.
+    ``serial`` is greater than those of the exchanges that it needs, which were made before. ``counted``: tasks report
+    the ``arrow.counts`` of its rows.
     """
 
     leg: Leg
@@ -87,10 +100,9 @@ class Exchange:
     tasks: int | None = None
     label: str = ""
     types: tuple[pa.DataType, ...] | None = None
-    ranges: ByRange | None = None
+    ranges: ByRange | SampledRanges | None = None
     split: bool | None = None
     name: str | None = None
-    twin: Exchange | None = None
     offload: str | None = None
     added: bool = False
     counted: bool = False
@@ -100,12 +112,6 @@ class Exchange:
     def in_turn(self) -> bool:
         """Whether a row's partition depends on the rows that its task has sent before."""
         return not self.keys and self.ranges is None and self.partitions > 1
-
-    def read(self, is_persisted: Callable[[Exchange], bool]) -> Leg:
-        """Where a run takes the rows from: the leg, or the twin, if that is persisted."""
-        if self.twin is None or not is_persisted(self.twin):
-            return self.leg
-        return Leg((PlanPart(self.twin),), self.leg.struct, self.leg.declared)
 
     def hashed_by_spark(self, frame: DataFrame | None, stages: Sequence[Stage]) -> bool:
         """Whether Spark's plan computes the partitions of the rows of ``frame``, which is None for other rows: no stage
@@ -124,13 +130,23 @@ class Exchange:
             may = not placed or not any(isinstance(stage, MapStage) for stage in stages)
         return may and all(stage.divisible for stage in stages)
 
+    @property
+    def orders(self) -> tuple[SortKey, ...]:
+        """The keys by which ``orderBy`` has added it; none of another exchange."""
+        ranges = self.ranges
+        return ranges.keys if isinstance(ranges, SampledRanges) and ranges.only_order else ()
+
     def __str__(self) -> str:
-        name = "" if self.name is None else f", name={self.name!r}"
         if self.label:
             return self.label
+        if self.ranges is not None and self.added:
+            return f"exchange({self.partitions} ranges of {', '.join(map(str, self.ranges.keys))})"
+        verb = "exchange" if self.added else "repartition"
+        keys = self.keys
         if self.ranges is not None:
-            return f"exchange({self.partitions} ranges of {', '.join(map(str, self.ranges.keys))}{name})"
-        return f"exchange({', '.join([str(self.partitions), *map(repr, self.keys)])}{name})"
+            verb, keys = "repartitionByRange", tuple(map(str, self.ranges.keys))
+        name = [] if self.name is None else [f"name={self.name!r}"]
+        return f"{verb}({', '.join([str(self.partitions), *map(repr, keys), *name])})"
 
 
 @dataclass(frozen=True, eq=False)

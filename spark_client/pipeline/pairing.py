@@ -47,7 +47,7 @@ def paired(
     sides = _sides(steps.leg, right, keys)
     if partitions is None:
         partitions = next((side.exchange.partitions for side in sides if side.exchange is not None), None)
-    count = partition_count(steps, partitions, where, "partitions is")
+    count = partition_count(steps, partitions, where)
     (one, one_placed), (two, two_placed) = (side.part(count) for side in sides)
     return Pair(one, two), one_placed, two_placed
 

@@ -15,7 +15,7 @@ import numpy as np
 from spark_client.arrow import readable_size
 from spark_client.jobs import SealedDataset, Shares
 
-from .nodes import Exchange, Input, Leg, PlanPart
+from .nodes import Exchange, Input, Leg, PlanPart, SampledRanges
 
 
 @dataclass(frozen=True)
@@ -206,12 +206,13 @@ class _Text:
         if ran is not None:
             lines += [f"    {line}" for line in _facts(ran)]
         where = "" if ran is None or ran.tasks else ", in the driver"
-        return [*lines, *self.of_leg(exchange.read(self._is_persisted), where)]
+        return [*lines, *self.of_leg(exchange.leg, where)]
 
 
 def _placement(exchange: Exchange) -> str:
     if exchange.ranges is not None:
-        return f"by ranges of {', '.join(map(str, exchange.ranges.keys))}"
+        sampled = ", by a sample" if isinstance(exchange.ranges, SampledRanges) else ""
+        return f"by ranges of {', '.join(map(str, exchange.ranges.keys))}{sampled}"
     if not exchange.keys:
         return "round robin"
     keys = ", ".join(map(repr, exchange.keys))

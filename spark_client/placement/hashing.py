@@ -49,7 +49,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import groupable, python_values, shown, widened
 
 from .key_columns import key_column
@@ -129,7 +129,7 @@ def _only(matches: list[int], names: list[str], key: str) -> int:
         return matches[0]
     there_are = "the columns are " + (", ".join(map(repr, names)) or "none at all")
     if not matches:
-        raise ValueError(f"no column is named {key!r}; {there_are}")
+        raise ValueError(f"no column is named {key!r}; {there_are}{did_you_mean(key, names)}")
     raise ValueError(f"the key {key!r} could be any of {len(matches)} columns; {there_are}")
 
 
@@ -183,7 +183,7 @@ class PlacedKeys:
 
     def _remedy(self, keys: pa.RecordBatch) -> str:
         names = ", ".join(map(repr, keys.schema.names))
-        return f"exchange again after that stage: .exchange({self.partitions}, {names})"
+        return f"place them again after that stage: .repartition({self.partitions}, {names})"
 
 
 def check_groupable(schema: pa.Schema, keys: Sequence[str], stage: str) -> None:

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import InvalidRequest, shown
+from flight_server.protocol import InvalidRequest, did_you_mean, shown
 from spark_client.arrow import Declared, kept_share, needed
 from spark_client.jobs import (
     arrow_schema,
@@ -171,7 +171,8 @@ def _names(columns: Any, schema: pa.Schema) -> list[str]:
     missing = [name for name in names if name not in known]
     if missing:
         raise InvalidRequest(
-            f"scan: no column {', '.join(map(repr, missing))}; there are {', '.join(map(repr, schema.names))}",
+            f"scan: no column {', '.join(map(repr, missing))}; there are {', '.join(map(repr, schema.names))}"
+            f"{did_you_mean(missing[0], schema.names)}",
             column=missing[0],
         )
     return names

@@ -6,6 +6,7 @@ from .client_options import (
     ClientOptions,
     apart,
     check_options,
+    check_settings,
     of_calls,
     of_values,
 )
@@ -24,5 +25,6 @@ from .option_table import (
     Option,
     options_of,
 )
+from .server_settings import EmbeddedOptions, ExecutorOptions, ServerSettings
 from .session_conf import session_arguments
 from .texts import EMBEDDED, EXECUTORS

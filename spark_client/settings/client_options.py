@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, cast, get_args, get_type_hints
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import SIZE_SETTINGS, InvalidRequest, check_size, did_you_mean
 from spark_client.connection import Credentials, Reading, ServerOptions, Timeouts, Writing
 from spark_client.hosts import Copies
+
+from .server_settings import SERVER_SETTINGS
 
 LEASE_SECONDS = 300.0
 CREDENTIALS = Credentials.__optional_keys__
@@ -58,7 +60,21 @@ def apart(call: str, options: Mapping[str, Any]) -> tuple[ClientOptions, dict[st
     own = {name: value for name, value in options.items() if name in _TYPES.keys() - CREDENTIALS}
     check_options(call, own)
     settings = {name: value for name, value in options.items() if name not in own}
+    check_settings(call, settings)
     return cast("ClientOptions", own), settings
+
+
+def check_settings(call: str, settings: Mapping[str, Any]) -> None:
+    """Check the names of a server's settings, and those that are sizes, before it is started. Raises InvalidRequest."""
+    for name in settings:
+        if name not in SERVER_SETTINGS:
+            raise InvalidRequest(
+                f"{call}: there is no option {name!r} of the client or its servers; flight-server --help lists theirs, "
+                f"which have underscores here{did_you_mean(name, (*SERVER_SETTINGS, *_TYPES))}"
+            )
+    for name in SIZE_SETTINGS:
+        if settings.get(name) is not None:
+            check_size(f"{call}: the option {name}", settings[name])
 
 
 def of_values(values: Mapping[str, Any], base: ServerOptions) -> ServerOptions:

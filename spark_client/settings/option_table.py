@@ -50,7 +50,7 @@ class Option:
 LIMITS = ("max_rows_per_trigger", "max_bytes_per_trigger", "max_partitions_per_trigger")
 OF_PARTITIONS = (
     Option("starting", one_of("earliest", "latest"), _STREAM_READ, "earliest"),
-    *(Option(name, integer(1), _STREAM_READ) for name in LIMITS),
+    *(Option(name, size_bytes(1) if "bytes" in name else integer(1), _STREAM_READ) for name in LIMITS),
 )
 """A read of a changelog has none of these."""
 OF_CHANGELOGS = (

@@ -16,12 +16,11 @@ Secrets
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, nearest
 from spark_client.hosts import Copies
 
 from .client_options import CREDENTIALS, fields_of, of_values
@@ -105,10 +104,10 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
     for name, text in texts.items():
         try:
             values[_SETTINGS[name].name] = _SETTINGS[name].parse(text)
-        except ValueError as error:
-            raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
         except InvalidRequest as error:
             raise InvalidRequest(f"{PREFIX}{name}: {error.message}") from error
+        except ValueError as error:
+            raise InvalidRequest(f"{PREFIX}{name} is {error}, not {text!r}") from error
     options = {
         name: values[name] for name in ("location", "lease_seconds", *_OF_SERVERS) if name in values
     } | of_values(values, {})
@@ -119,8 +118,8 @@ def _parse(texts: Mapping[str, str]) -> dict[str, Any]:
 
 def _unknown(name: str) -> InvalidRequest:
     plain = {re.sub(r"[^a-z]", "", each.lower()): each for each in _SETTINGS}
-    near = difflib.get_close_matches(re.sub(r"[^a-z]", "", name.lower()), plain, 1, 0.5)
-    hint = f" (did you mean {PREFIX}{plain[near[0]]}?)" if near else ""
+    near = nearest(re.sub(r"[^a-z]", "", name.lower()), plain, 0.5)
+    hint = "" if near is None else f" (did you mean {PREFIX}{plain[near]}?)"
     return InvalidRequest(
         f"there is no setting {PREFIX}{name}{hint}; there are {', '.join(sorted(_SETTINGS))}", setting=name
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from flight_server.protocol import InvalidRequest, KeepRule, check_prefix
+from flight_server.protocol import InvalidRequest, KeepRule, check_prefix, parse_size
 from spark_client.connection import check_locations
 
 EMBEDDED = "embedded"
@@ -21,7 +21,6 @@ EXECUTORS = "executors"
 """The location that stands for servers that tasks start."""
 EVERY_ROW = "all"
 """The value of the option ``changelog`` for one that keeps every row."""
-_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 N = TypeVar("N", int, float)
@@ -52,9 +51,18 @@ def seconds(low: float) -> Callable[[str], float]:
 
 
 def size_bytes(low: int) -> Callable[[str], int]:
-    """Bytes, or a size such as ``64m`` or ``64MiB``. Not ``64MB``: Spark's is 1024², the server's is 1000²."""
-    what = f"a number of bytes from {low} on, also with a unit, as in '64m' or '64MiB'"
-    return _number(what, low, r"\s*([0-9]+)\s*(?:([kmgt])(?:ib)?|)\s*", _BYTES, int)
+    """Bytes, or a size, see ``parse_size``."""
+
+    def parse(text: str) -> int:
+        try:
+            value = parse_size(text)
+        except ValueError:
+            value = -1
+        if value < low:
+            raise ValueError(f"a number of bytes from {low} on, also with a unit, as in '64m' or '64MiB'")
+        return value
+
+    return parse
 
 
 def one_of(*words: str) -> Callable[[str], str]:

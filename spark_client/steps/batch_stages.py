@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared, aligned, array_over, widened
 
 from .one_pass import OwnStage, Pass, iterable
@@ -102,7 +102,7 @@ def evaluate(
             raise InvalidRequest(f"{stage}: Arrow cannot evaluate it: {error}", stage=stage) from error
         raise InvalidRequest(
             f"{stage}: no column is named exactly {missing[1]!r}; the columns are "
-            f"{', '.join(map(repr, table.schema.names))}",
+            f"{', '.join(map(repr, table.schema.names))}{did_you_mean(missing[1], table.schema.names)}",
             stage=stage,
             column=missing[1],
         ) from error

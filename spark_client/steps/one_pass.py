@@ -12,20 +12,26 @@ Memory that a function writes again
 
 Errors
     Where a stage has a function of the user's, an exception gets a note that names the stage that raised it, or says
-    that the stages' input did, because Spark's traceback shows the function's lines in either case.
+    that the stages' input did, because Spark's traceback shows the function's lines in either case. An error of what
+    the function has returned has the function's place as its trace (``function_lines``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared, Lent, own
+from spark_client.connection import of_users
 from spark_client.spill import TaskMemory
+
+from .function_lines import trace_of
 
 
 @dataclass(frozen=True)
@@ -161,8 +167,10 @@ def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> I
 def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator[Any]:
     """The stage's batches in the declared schema, without empty ones."""
     declared, overwritten = stage.declared, stage.overwritten
+    results: Iterable[Any] | None = None
     try:
-        for batch in stage.run(batches, how):
+        results = stage.run(batches, how)
+        for batch in results:
             if not isinstance(batch, pa.RecordBatch):
                 raise unexpected(batch, pa.RecordBatch, declared.stage)
             if not batch.num_rows:
@@ -174,7 +182,18 @@ def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator
     except Exception as error:
         if noted:
             _note(error, f"{_NOTE}in {declared.stage}")
+        if (trace := _of_result(error, stage, results)) is not None:
+            raise error.with_traceback(trace)  # noqa: B904 - it is the same error
         raise
+
+
+def _of_result(error: Exception, stage: Stage, results: Iterable[Any] | None) -> TracebackType | None:
+    """The function's place, if the error is that of its result."""
+    of_check = isinstance(error, InvalidRequest) and error.detail.get("stage") == stage.declared.stage
+    # Results of pandas are checked by PySpark.
+    if (of_check or isinstance(error, PySparkException)) and of_users(error.__traceback__) is None:
+        return trace_of(getattr(stage, "fn", None), results)
+    return None
 
 
 def _of_input(batches: Iterable[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""The stage of ``sample_boundaries``: a bounded random sample of each partition's keys, or of each piece that a task
+"""The stage of a sample for ranges: a bounded random sample of each partition's keys, or of each piece that a task
 reads, with the rows they stand for.
 
 Guarantee: each of these rows is in the sample with the same probability, and the weights add up to all of them. The

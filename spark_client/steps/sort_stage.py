@@ -1,5 +1,5 @@
-"""The stage of ``exchange(…, sort=…)``: the rows of a partition in order; and that before the exchange of
-``exchange(1, sort=…).limit(n)``: each task sends its first rows only.
+"""The stage of ``sortWithinPartitions``: the rows of a partition in order; and that before the exchange of
+``orderBy(…).limit(n)``: each task sends its first rows only.
 
 Guarantee of the latter: of every part of the rows, those that are among the first ``rows`` of the whole are in the
 result; equal rows that came earlier are before later ones.

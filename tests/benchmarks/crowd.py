@@ -61,7 +61,7 @@ def put_with_pyarrow(location: str, dataset: str, wanted_bytes: int) -> int:
     """One producer with pyarrow's client, into a dataset of its own."""
     batch = batch_of(PUT_FRAME_BYTES)
     with flight.connect(location) as client:
-        path = f"{dataset}/{uuid.uuid4().hex}"
+        path = f"{dataset}/x{uuid.uuid4().hex}"
         writer, _ = client.do_put(flight.FlightDescriptor.for_path(path), batch.schema)
         for _ in range(wanted_bytes // PUT_FRAME_BYTES):
             writer.write_batch(batch)
@@ -73,7 +73,7 @@ def put_with_client(location: str, dataset: str, wanted_bytes: int) -> int:
     """One producer through the public client, into a dataset of its own."""
     batch = batch_of(PUT_FRAME_BYTES)
     with ShuffleClient(location) as client:
-        client.put(f"{dataset}/{uuid.uuid4().hex}", repeat(batch, wanted_bytes // PUT_FRAME_BYTES))
+        client.put(f"{dataset}/x{uuid.uuid4().hex}", repeat(batch, wanted_bytes // PUT_FRAME_BYTES))
     return wanted_bytes
 
 

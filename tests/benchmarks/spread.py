@@ -37,7 +37,7 @@ from spark_client.servers import (
 from tests.benchmarks.measure import MIB, conditions, console, table
 
 SIZES = ((1, 100, 200), (10, 1_000, 2_000), (100, 1_000, 100_000), (1_000, 10_000, 1_000_000))
-DATASET = "exchange/0123456789abcdef/0"
+DATASET = "exchange/0123456789abcdef/e0"
 CORES = 4_000
 
 

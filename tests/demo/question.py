@@ -40,9 +40,9 @@ def by_the_service(spark: SparkSession, client: ShuffleClient, data: Flights) ->
     return (
         client.scan(data.flights, columns=_READ, spark=spark)
         .mapInArrow(_with_plane_and_airport(planes, airports), _HOURLY)
-        .exchange(PARTITIONS, "origin", "time_hour")
+        .repartition(PARTITIONS, "origin", "time_hour")
         .mapInArrow(_with_weather(weather), ANSWER)
-        .exchange(PARTITIONS, "carrier", "dest", "weather")
+        .repartition(PARTITIONS, "carrier", "dest", "weather")
         .mapInArrow(_sums, ANSWER)
         .toDF()
     )

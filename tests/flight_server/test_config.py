@@ -26,6 +26,10 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("64MiB", 64 << 20),
         ("64MB", 64_000_000),
+        ("1g", 1 << 30),
+        ("512M", 512 << 20),
+        ("64Mi", 64 << 20),
+        ("0.5t", 1 << 39),
         ("1GiB", 1 << 30),
         ("1.5GB", 1_500_000_000),
         (" 70 mib ", 70 << 20),
@@ -40,7 +44,7 @@ def test_sizes_are_texts_with_units_or_bytes(text: str | int, size_bytes: int) -
 
 
 NO_SIZES = [
-    *("64MiBx", "10 MB foo", "64MiB;", "64 MiB MiB", "64MiB\n1", "64Mib it", "64Mi", "64M", "64Mbit", "64iB"),
+    *("64MiBx", "10 MB foo", "64MiB;", "64 MiB MiB", "64MiB\n1", "64Mib it", "64Mbit", "64iB", "64i", "64mm"),
     *("0x4000000", "1_000_000_000", "1e9", "+64MiB", "٦٤MiB", ".5GiB", "1.GiB", "9" * 5000, 1e9, True, [1]),
 ]
 
@@ -49,7 +53,7 @@ NO_SIZES = [
     ("name", "value"),
     [
         *(("memory_limit", value) for value in NO_SIZES),
-        *((name, "64M") for name in ("disk_limit", "segment_size", "max_message")),
+        *((name, "64x") for name in ("disk_limit", "segment_size", "max_message")),
     ],
 )
 def test_what_is_more_or_less_than_a_size_is_refused(name: str, value: object) -> None:

@@ -128,7 +128,7 @@ def rows(run: Run, state: State, given: Parameters) -> None:
 
 def ordered(run: Run, state: State, given: Parameters) -> None:
     order = given["order"]
-    ours, theirs = run.both(state.ours.exchange(1, sort=order), state.theirs.orderBy(*_spark_order(order)))
+    ours, theirs = run.both(state.ours.orderBy(order), state.theirs.orderBy(*_spark_order(order)))
     _same_types(ours, theirs)
     _in_order(state, ours, theirs, order)
     same_rows(_rows(state, ours), _rows(state, theirs))
@@ -137,9 +137,8 @@ def ordered(run: Run, state: State, given: Parameters) -> None:
 def ranges(run: Run, state: State, given: Parameters) -> None:
     """Partitions by sampled boundaries, one after the other, are Spark's order."""
     order = given["order"]
-    found = run.ours(lambda: state.ours.sample_boundaries(3, order, seed=1))
     ours, theirs = run.both(
-        state.ours.exchange(boundaries=found, by=order, sort=order),
+        state.ours.repartitionByRange(3, *order, seed=1).sortWithinPartitions(order),
         state.theirs.orderBy(*_spark_order(order)),
     )
     _in_order(state, ours, theirs, order)
@@ -149,7 +148,8 @@ def ranges(run: Run, state: State, given: Parameters) -> None:
 def top(run: Run, state: State, given: Parameters) -> None:
     order, count = given["order"], given["n"]
     ours, theirs = run.both(
-        state.ours.exchange(1, sort=order).limit(count), state.theirs.orderBy(*_spark_order(order))
+        state.ours.orderBy(order).limit(count),
+        state.theirs.orderBy(*_spark_order(order)),
     )
     _in_order(state, ours, theirs.slice(0, count), order)
     _are_among(state, ours, theirs)
@@ -178,7 +178,7 @@ def count(run: Run, state: State, given: Parameters) -> None:
 def placed(run: Run, state: State, given: Parameters) -> None:
     """Each row is in the partition of Spark's ``repartition``."""
     n, keys = given["n"], given["keys"]
-    placed = run.ours(lambda: state.ours.exchange(n, *keys).toDF())
+    placed = run.ours(lambda: state.ours.repartition(n, *keys).toDF())
     where = sql.spark_partition_id().alias("p_")
     ours, theirs = run.tables(
         placed.select("*", where), state.theirs.repartition(n, *keys).select("*", where)
@@ -188,7 +188,7 @@ def placed(run: Run, state: State, given: Parameters) -> None:
 
 def deduplicated(run: Run, state: State, given: Parameters) -> None:
     keys = given["keys"]
-    ours, theirs = run.both(state.ours.distinct(*keys, partitions=2), state.theirs)
+    ours, theirs = run.both(state.ours.dropDuplicates(keys, numPartitions=2), state.theirs)
     different = run.theirs(state.theirs.select(*keys).distinct().toArrow)
     # The rest of a row is that of any row with the key; a kept key's 0.0 may be a row's -0.0.
     same_rows(rows_of(ours.select(keys), keys), rows_of(different.select(keys), keys), "different keys")

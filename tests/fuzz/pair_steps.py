@@ -62,7 +62,7 @@ def join(run: Run, state: State, given: Parameters) -> State:
             other.theirs = other.theirs.select(*rest, *on)
         else:
             # The exchange by the keys stays the last step before the join.
-            other.ours = run.table(given["table"], keys=()).ours.select(*rest, **renamed).exchange(3, *on)
+            other.ours = run.table(given["table"], keys=()).ours.select(*rest, **renamed).repartition(3, *on)
             other.theirs = other.theirs.select(*rest, *on)
     right: Any = run.broadcast(other) if given["broadcast"] else other.ours
     if given["using"]:
@@ -170,7 +170,11 @@ def cogroup(run: Run, state: State, given: Parameters) -> State:
     other = run.table(given["table"])
     lefts, rights = given["keys"], [each.name for each in other.columns[: len(given["keys"])]]
     schema = "lefts long, rights long"
-    ours = state.ours.exchange(4, *lefts).cogroup(other.ours.exchange(4, *rights)).applyInArrow(sides, schema)
+    ours = (
+        state.ours.groupBy(*lefts, numPartitions=4)
+        .cogroup(other.ours.groupBy(*rights))
+        .applyInArrow(sides, schema)
+    )
     # Different values of one side may be one key in the common type.
     marks = [sql.lit(1).alias("l_"), sql.lit(0).alias("r_")], [sql.lit(0), sql.lit(1)]
     both = state.theirs.select(*lefts, *marks[0]).union(other.theirs.select(*rights, *marks[1]))

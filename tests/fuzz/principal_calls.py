@@ -136,7 +136,7 @@ def _read(chance: random.Random, numbered: dict[str, Any], _: list[str]) -> dict
 
 
 def _listed(chance: random.Random, _: dict[str, Any], __: list[str]) -> dict[str, Any]:
-    prefix = chance.choice(["", "", "a", "a/", "d", "d/3", "b"])
+    prefix = chance.choice(["", "", "a", "a/", "d", "d/x", "b"])
     return {
         "of": chance.choice([True, False]),
         "prefix": prefix,

@@ -94,7 +94,9 @@ def draw_exchange(chance: Random, state: State) -> Parameters:
 
 
 def exchange(run: Run, state: State, given: Parameters) -> State:
-    state.ours = state.ours.exchange(given["n"], *given["keys"], sort=given["sort"])
+    state.ours = state.ours.repartition(given["n"], *given["keys"])
+    if given["sort"] is not None:
+        state.ours = state.ours.sortWithinPartitions(given["sort"])
     return state
 
 
@@ -104,7 +106,7 @@ def draw_persist(chance: Random, state: State) -> Parameters | None:
 
 def persist(run: Run, state: State, given: Parameters) -> State:
     """What was persisted is read, too, by another pipeline before."""
-    kept = state.ours.exchange(given["n"], *given["keys"]).persist()
+    kept = state.ours.repartition(given["n"], *given["keys"]).persist()
     run.count_before(kept)
     state.ours = kept
     return state
@@ -115,7 +117,7 @@ def draw_distinct(chance: Random, state: State) -> Parameters | None:
 
 
 def distinct(run: Run, state: State, given: Parameters) -> State:
-    state.ours, state.theirs = state.ours.distinct(partitions=3), state.theirs.distinct()
+    state.ours, state.theirs = state.ours.distinct(numPartitions=3), state.theirs.distinct()
     return state
 
 
@@ -131,7 +133,7 @@ def draw_groups(chance: Random, state: State) -> Parameters | None:
 
 def groups(run: Run, state: State, given: Parameters) -> State:
     schema = "rows long, valid long, types array<string>"
-    state.ours = state.ours.exchange(3, *given["keys"]).applyInArrow(counted, schema)
+    state.ours = state.ours.groupBy(*given["keys"], numPartitions=3).applyInArrow(counted, schema)
     state.theirs = state.theirs.groupBy(*given["keys"]).applyInArrow(counted, schema)
     state.columns = [Column(each.name, each.dataType) for each in struct_of(schema)]
     return state
@@ -183,7 +185,7 @@ def aggregate(run: Run, state: State, given: Parameters) -> State:
     by, wanted = given["by"], given["wanted"]
     ours = {name: (column, function) for name, column, function in wanted}
     theirs = [_theirs(function, column).alias(name) for name, column, function in wanted]
-    state.ours = state.ours.aggregate(by=by, partitions=given["partitions"], **ours)
+    state.ours = state.ours.groupBy(by, numPartitions=given["partitions"]).agg(**ours)
     state.theirs = state.theirs.groupBy(*by).agg(*theirs)
     kinds = {each.name: each.dataType for each in state.theirs.schema}
     results = [

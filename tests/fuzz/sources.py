@@ -50,7 +50,7 @@ class Sources:
         raw = _encoded(rows) if table.form == "ipc" else None
         found = State(ours, theirs, [Column(field.name, field.dataType) for field in struct], raw)
         if table.keys:
-            found.ours = found.ours.exchange(3, *table.keys)
+            found.ours = found.ours.repartition(3, *table.keys)
         return found
 
     def _written(self, rows: pa.Table, table: Table) -> Path:

@@ -61,7 +61,7 @@ def test_a_principal_has_what_its_puts_left_and_never_more_than_its_quota(
     server: ServerProcess, chance: random.Random, until: float
 ) -> None:
     has: dict[str, int] = {}  # the bytes of values of each dataset
-    names = [f"few/{number}" for number in range(QUOTA_DATASETS + 1)]
+    names = [f"few/n{number}" for number in range(QUOTA_DATASETS + 1)]
     done = 0
     with RawFlight(server.location, token="few") as few, RawFlight(server.location, token="free") as free:
         while done < STEPS or time.monotonic() < until:

@@ -278,18 +278,6 @@ def test_readers_and_ended_generations_are_shown_to_those_who_see_their_dataset(
         owner.action("drop", {"dataset": "a/ended"})
 
 
-def test_an_ambiguous_name_means_what_its_principal_sees(server: ServerProcess) -> None:
-    with RawFlight(server.location, token="all-token") as owner:
-        owner.put(put_messages(path("b"), [BATCH]))
-        owner.put(put_messages(path("b/0"), [BATCH]))
-        with pytest.raises(Refused, match="is there, too"):
-            owner.ask("DoGet", field(1, b"b/0"))
-        with RawFlight(server.location, token="other-token") as raw:
-            assert raw.ask("DoGet", field(1, b"b/0"))
-        owner.action("drop", {"dataset": "b"})
-        owner.action("drop", {"dataset": "b/0"})
-
-
 def test_the_streams_of_a_principal_that_is_gone_are_ended_and_a_refused_file_is_counted(
     tmp_path: Path,
 ) -> None:

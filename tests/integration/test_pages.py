@@ -167,6 +167,7 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
         "http": found["http"] + "\nassert countries.num_rows == frame.height == count[0][0] == 2\n",
         "client": found["client"],
         "async": found["async"],
+        "errors": found["errors"],
         "changelogs": found["changelogs"],
         "wire": found["wire"],
         # The last one ends with an error, so all before it have ended without one.
@@ -239,7 +240,7 @@ def test_the_example_of_the_readme_prints_what_stands_there(
     assert [(int(segment), float(revenue)) for segment, revenue in rows] == [
         (segment, revenues[segment]) for segment in best
     ]
-    assert "segments by revenue" in shown
+    assert "top 3 by revenue desc" in shown
 
 
 @pytest.mark.spark

@@ -126,7 +126,7 @@ def test_a_read_that_began_before_the_seal_ends_with_the_refusal_and_no_totals(
     servers: Sequence[ServerProcess], partitions: dict[str, Any]
 ) -> None:
     """Server 0 has no rows of partition 3: also a read that gives none is not of the whole."""
-    name, made, answers = f"early/{secrets.token_hex(4)}", secrets.token_hex(8), []
+    name, made, answers = f"early/x{secrets.token_hex(4)}", secrets.token_hex(8), []
     for producer, server in enumerate(servers):
         parts = [(each, rows_of(producer, each)) for each in range(PARTITIONS)]
         answers.append(put(server.location, command_of(name, made, producer), parts))
@@ -150,7 +150,7 @@ def test_a_read_that_began_before_the_seal_ends_with_the_refusal_and_no_totals(
 
 
 def test_an_acknowledgement_is_for_the_portion_whose_start_it_names(servers: Sequence[ServerProcess]) -> None:
-    name, made = f"counted/{secrets.token_hex(4)}", secrets.token_hex(8)
+    name, made = f"counted/x{secrets.token_hex(4)}", secrets.token_hex(8)
     create = {"kind": "shuffle", "partitions": 1, "generation": made, "retention": {"readers": 1}}
     answers = []
     for producer, server in enumerate(servers):
@@ -219,7 +219,7 @@ def test_nothing_is_appended_to_a_part(servers: Sequence[ServerProcess]) -> None
 def test_a_client_of_more_servers_than_have_parts_reads_and_drops_each_dataset_that_it_lists(
     servers: Sequence[ServerProcess],
 ) -> None:
-    names = [f"some/{number}" for number in range(8)]  # so that some names choose the server without a part
+    names = [f"some/n{number}" for number in range(8)]  # so that some names choose the server without a part
     for name in names:
         spread(name, servers)
     with ServerProcess.start() as third:

@@ -47,7 +47,7 @@ def test_a_principal_at_its_quota_is_refused_and_no_other(
         with pytest.raises(QuotaExceeded, match="principal 'etl' has"):
             etl.put("etl/b", pa.concat_tables([TABLE] * 4))
         for number in range(4):
-            others.put(f"others/{number}", TABLE)
+            others.put(f"others/n{number}", TABLE)
         assert etl.get("etl/a").read_all() == TABLE
         found = etl.statistics()["quotas"]
         assert TABLE.nbytes <= found["bytes"]["used"] < 2 * TABLE.nbytes

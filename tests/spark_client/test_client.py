@@ -7,7 +7,7 @@ import pickle
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -266,14 +266,14 @@ def test_what_the_server_says_of_flight_and_json_is_said_of_python(client: Shuff
     client.put("d", TABLE)
     with pytest.raises(AlreadyExists, match=r"put\('d', \.\.\., mode='overwrite'\)") as exists:
         client.put("d", TABLE)
-    assert '{"mode": "overwrite"}' in str(exists.value.__cause__)
+    assert '{"mode": "overwrite"}' in str(exists.value.__context__)
     assert exists.value.detail["dataset"] == "d"
     for call in (lambda: client.get("no"), lambda: client.drop("no")):
         with pytest.raises(NotFound, match=r"no dataset 'no': .* datasets\(\) lists") as missing:
             call()
         assert "list_flights" not in str(missing.value)
     with pytest.raises(InvalidRequest, match=r"mode is 'create', .* 'overwrite', .* not 'append'"):
-        client.put("d", TABLE, mode="append")
+        client.put("d", TABLE, mode=cast("Any", "append"))
 
 
 def test_a_read_after_a_restart_is_told_of_the_restart(

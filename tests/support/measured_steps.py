@@ -198,7 +198,7 @@ def _grouped_pandas(setting: Setting) -> Iterator[Any]:
 
 
 def _cogrouped(setting: Setting) -> Iterator[Any]:
-    placed = PlacedKeys("exchange(1)", pa.schema([("k", pa.int64())]), 1)
+    placed = PlacedKeys("repartition(1)", pa.schema([("k", pa.int64())]), 1)
     side = GroupedSide(("k",), (pa.int64(),), setting.schema, placed)
     stage = CogroupStage(_count_both, setting.declared(_COUNTED), side, side, with_keys=False, iterates=False)
     half = setting.size_bytes // 2
@@ -341,7 +341,7 @@ STEPS: dict[str, Step] = {
     "sort by a number": _bound(_sorted, "t"),
     "sort by text": _bound(_sorted, "s"),
     "top 10,000": _top,
-    "sample_boundaries": _sampled,
+    "sample for ranges": _sampled,
     "applyInArrow": _grouped,
     "applyInPandas": _grouped_pandas,
     "cogroup": _cogrouped,

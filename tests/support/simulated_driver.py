@@ -156,7 +156,7 @@ class SimulatedDriver:
         return [cluster.source(name) for name in names]
 
     def name(self, kind: str) -> str:
-        return f"{kind}/{next(self._numbers)}"
+        return f"{kind}/n{next(self._numbers)}"
 
     def lost(self, datasets: Sequence[str]) -> list[str]:
         self.cluster.loop.act(lambda machine: machine.check(datasets))

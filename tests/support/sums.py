@@ -20,7 +20,7 @@ def numbered(spark: SparkSession, partitions: int = 6) -> DataFrame:
 
 def grouped(pipeline: Any) -> Any:
     """The sums of what a pipeline has placed by ``k``."""
-    return pipeline.applyInArrow(_summed, GROUPS)
+    return pipeline.groupBy("k").applyInArrow(_summed, GROUPS)
 
 
 def _summed(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:

@@ -41,8 +41,8 @@ def q01(tables: Tables) -> Pipeline:
             disc_price=REVENUE,
             charge=charge,
         )
-        .aggregate(
-            by=["l_returnflag", "l_linestatus"],
+        .groupBy("l_returnflag", "l_linestatus")
+        .agg(
             sum_qty=("l_quantity", "sum"),
             sum_base_price=("l_extendedprice", "sum"),
             sum_disc_price=("disc_price", "sum"),
@@ -52,5 +52,5 @@ def q01(tables: Tables) -> Pipeline:
             avg_disc=("l_discount", "avg"),
             count_order=("*", "count"),
         )
-        .exchange(1, sort=["l_returnflag", "l_linestatus"])
+        .orderBy("l_returnflag", "l_linestatus")
     )

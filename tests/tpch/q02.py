@@ -43,7 +43,6 @@ def q02(tables: Tables) -> Pipeline:
         tables.scan("partsupp", ["ps_partkey", "ps_suppkey", "ps_supplycost"])
         .join(tables.broadcast(parts), on={"ps_partkey": "p_partkey"})
         .join(tables.broadcast(suppliers), on={"ps_suppkey": "s_suppkey"})
-        .exchange(2, "p_partkey")
     )
 
     def cheapest(of_part: pa.Table) -> pa.Table:
@@ -51,8 +50,9 @@ def q02(tables: Tables) -> Pipeline:
         return of_part.filter(pc.equal(cost, pc.min(cost)))
 
     return (
-        offers.applyInArrow(cheapest, offers.schema)
+        offers.groupBy("p_partkey", numPartitions=2)
+        .applyInArrow(cheapest, offers.schema)
         .select("s_acctbal", "s_name", "n_name", "p_partkey", "p_mfgr", "s_address", "s_phone", "s_comment")
-        .exchange(1, sort=["s_acctbal desc", "n_name", "s_name", "p_partkey"])
+        .orderBy("s_acctbal desc", "n_name", "s_name", "p_partkey")
         .limit(100)
     )

@@ -29,6 +29,7 @@ def q04(tables: Tables) -> Pipeline:
             (ordered >= date(1993, 7, 1)) & (ordered < date(1993, 10, 1)),
         )
         .join(late, on={"o_orderkey": "l_orderkey"}, how="semi")
-        .aggregate(by=["o_orderpriority"], order_count=("*", "count"))
-        .exchange(1, sort="o_orderpriority")
+        .groupBy("o_orderpriority")
+        .agg(order_count=("*", "count"))
+        .orderBy("o_orderpriority")
     )

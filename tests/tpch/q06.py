@@ -31,5 +31,5 @@ def q06(tables: Tables) -> Pipeline:
             & (field("l_quantity") < Decimal(24)),
         )
         .select(revenue=field("l_extendedprice") * discount)
-        .aggregate(revenue=("revenue", "sum"))
+        .agg(revenue=("revenue", "sum"))
     )

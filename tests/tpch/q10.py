@@ -31,7 +31,8 @@ def q10(tables: Tables) -> Pipeline:
         tables.scan("lineitem", ["l_orderkey", "l_extendedprice", "l_discount"], field("l_returnflag") == "R")
         .join(orders, on={"l_orderkey": "o_orderkey"})
         .select("o_custkey", revenue=REVENUE)
-        .aggregate(by=["o_custkey"], revenue=("revenue", "sum"))
+        .groupBy("o_custkey")
+        .agg(revenue=("revenue", "sum"))
     )
     return (
         tables.scan(
@@ -41,6 +42,6 @@ def q10(tables: Tables) -> Pipeline:
         .join(nation, on={"c_nationkey": "n_nationkey"})
         .join(returned, on={"c_custkey": "o_custkey"})
         .select("c_custkey", "c_name", "revenue", "c_acctbal", "n_name", "c_address", "c_phone", "c_comment")
-        .exchange(1, sort="revenue desc")
+        .orderBy("revenue desc")
         .limit(20)
     )

@@ -29,7 +29,9 @@ def q13(tables: Tables) -> Pipeline:
             on={"c_custkey": "o_custkey"},
             how="left",
         )
-        .aggregate(by=["c_custkey"], c_count=("o_orderkey", "count"))
-        .aggregate(by=["c_count"], custdist=("*", "count"))
-        .exchange(1, sort=["custdist desc", "c_count desc"])
+        .groupBy("c_custkey")
+        .agg(c_count=("o_orderkey", "count"))
+        .groupBy("c_count")
+        .agg(custdist=("*", "count"))
+        .orderBy("custdist desc", "c_count desc")
     )

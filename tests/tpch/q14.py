@@ -31,6 +31,6 @@ def q14(tables: Tables) -> Pipeline:
         .select(
             revenue=REVENUE, promo=pc.if_else(pc.starts_with(field("p_type"), "PROMO"), REVENUE, NO_REVENUE)
         )
-        .aggregate(revenue=("revenue", "sum"), promo=("promo", "sum"))
+        .agg(revenue=("revenue", "sum"), promo=("promo", "sum"))
         .select(promo_revenue=promo / revenue * 100.0)
     )

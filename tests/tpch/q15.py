@@ -32,14 +32,15 @@ def q15(tables: Tables) -> Pipeline:
             (shipped >= date(1996, 1, 1)) & (shipped < date(1996, 4, 1)),
         )
         .select("l_suppkey", revenue=REVENUE)
-        .aggregate(by=["l_suppkey"], total_revenue=("revenue", "sum"))
+        .groupBy("l_suppkey")
+        .agg(total_revenue=("revenue", "sum"))
         .persist()
     )
-    (most,) = revenue.aggregate(most=("total_revenue", "max")).collect().read_all()["most"].to_pylist()
+    (most,) = revenue.agg(most=("total_revenue", "max")).toArrow()["most"].to_pylist()
     best = revenue.filter(field("total_revenue") == most)
     return (
         tables.scan("supplier", ["s_suppkey", "s_name", "s_address", "s_phone"])
         .join(tables.broadcast(best), on={"s_suppkey": "l_suppkey"})
         .select("s_suppkey", "s_name", "s_address", "s_phone", "total_revenue")
-        .exchange(1, sort="s_suppkey")
+        .orderBy("s_suppkey")
     )

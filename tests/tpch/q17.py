@@ -29,8 +29,8 @@ def q17(tables: Tables) -> Pipeline:
     return (
         tables.scan("lineitem", ["l_partkey", "l_quantity", "l_extendedprice"])
         .join(tables.broadcast(parts), on={"l_partkey": "p_partkey"}, how="semi")
-        .exchange(2, "l_partkey")
+        .groupBy("l_partkey", numPartitions=2)
         .applyInArrow(small_orders, "l_extendedprice decimal(15, 2)")
-        .aggregate(price=("l_extendedprice", "sum"))
+        .agg(price=("l_extendedprice", "sum"))
         .select(avg_yearly=field("price").cast("double") / 7.0)
     )

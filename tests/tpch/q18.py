@@ -23,7 +23,8 @@ def q18(tables: Tables) -> Pipeline:
     """See the module."""
     large = (
         tables.scan("lineitem", ["l_orderkey", "l_quantity"])
-        .aggregate(by=["l_orderkey"], sum_qty=("l_quantity", "sum"))
+        .groupBy("l_orderkey")
+        .agg(sum_qty=("l_quantity", "sum"))
         .filter(field("sum_qty") > Decimal(300))
     )
     orders = tables.scan("orders", ["o_orderkey", "o_custkey", "o_orderdate", "o_totalprice"]).join(
@@ -33,6 +34,6 @@ def q18(tables: Tables) -> Pipeline:
         tables.scan("customer", ["c_name", "c_custkey"])
         .join(tables.broadcast(orders), on={"c_custkey": "o_custkey"})
         .select("c_name", "c_custkey", "o_orderkey", "o_orderdate", "o_totalprice", "sum_qty")
-        .exchange(1, sort=["o_totalprice desc", "o_orderdate"])
+        .orderBy("o_totalprice desc", "o_orderdate")
         .limit(100)
     )

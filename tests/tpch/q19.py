@@ -51,5 +51,5 @@ def q19(tables: Tables) -> Pipeline:
         )
         .filter(small | medium | large)
         .select(revenue=REVENUE)
-        .aggregate(revenue=("revenue", "sum"))
+        .agg(revenue=("revenue", "sum"))
     )

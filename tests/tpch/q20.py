@@ -40,7 +40,8 @@ def q20(tables: Tables) -> Pipeline:
             (shipped >= date(1994, 1, 1)) & (shipped < date(1995, 1, 1)),
         )
         .join(parts, on={"l_partkey": "p_partkey"}, how="semi")
-        .aggregate(by=["l_partkey", "l_suppkey"], quantity=("l_quantity", "sum"))
+        .groupBy("l_partkey", "l_suppkey")
+        .agg(quantity=("l_quantity", "sum"))
     )
     ample = (
         tables.scan("partsupp", ["ps_partkey", "ps_suppkey", "ps_availqty"])
@@ -53,5 +54,5 @@ def q20(tables: Tables) -> Pipeline:
         .join(nation, on={"s_nationkey": "n_nationkey"}, how="semi")
         .join(tables.broadcast(ample), on={"s_suppkey": "ps_suppkey"}, how="semi")
         .select("s_name", "s_address")
-        .exchange(1, sort="s_name")
+        .orderBy("s_name")
     )

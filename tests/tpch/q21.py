@@ -38,8 +38,8 @@ def q21(tables: Tables) -> Pipeline:
     return (
         tables.scan("lineitem", ["l_orderkey", "l_suppkey", "l_commitdate", "l_receiptdate"])
         .select("l_orderkey", "l_suppkey", late=late_supplier)
-        .aggregate(
-            by=["l_orderkey"],
+        .groupBy("l_orderkey")
+        .agg(
             first=("l_suppkey", "min"),
             last=("l_suppkey", "max"),
             late=("late", "min"),
@@ -53,7 +53,8 @@ def q21(tables: Tables) -> Pipeline:
             on={"l_orderkey": "o_orderkey"},
             how="semi",
         )
-        .aggregate(by=["s_name"], numwait=("late_items", "sum"))
-        .exchange(1, sort=["numwait desc", "s_name"])
+        .groupBy("s_name")
+        .agg(numwait=("late_items", "sum"))
+        .orderBy("numwait desc", "s_name")
         .limit(100)
     )

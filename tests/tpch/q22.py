@@ -34,16 +34,13 @@ def q22(tables: Tables) -> Pipeline:
     code, balance = pc.utf8_slice_codeunits(field("c_phone"), 0, 2), field("c_acctbal")
     customers = tables.scan("customer", ["c_custkey", "c_phone", "c_acctbal"], code.isin(codes))
     (mean,) = (
-        customers.filter(balance > Decimal(0))
-        .aggregate(mean=("c_acctbal", "avg"))
-        .collect()
-        .read_all()["mean"]
-        .to_pylist()
+        customers.filter(balance > Decimal(0)).agg(mean=("c_acctbal", "avg")).toArrow()["mean"].to_pylist()
     )
     return (
         customers.filter(balance > mean)
         .join(tables.scan("orders", ["o_custkey"]), on={"c_custkey": "o_custkey"}, how="anti")
         .select("c_acctbal", cntrycode=code)
-        .aggregate(by=["cntrycode"], numcust=("*", "count"), totacctbal=("c_acctbal", "sum"))
-        .exchange(1, sort="cntrycode")
+        .groupBy("cntrycode")
+        .agg(numcust=("*", "count"), totacctbal=("c_acctbal", "sum"))
+        .orderBy("cntrycode")
     )

@@ -65,7 +65,7 @@ CASES = [
 def test_the_pipeline_gives_the_answer_of_the_sql(query: Query, tables: Tables, duck: Any) -> None:
     expected = duck.sql(query.sql(tables.scale)).to_arrow_table()
     assert len(expected) > 0
-    found = query.pipeline(tables).collect().read_all()
+    found = query.pipeline(tables).toArrow()
     assert not differences(found, expected, query.order)
 
 

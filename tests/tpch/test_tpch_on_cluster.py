@@ -26,7 +26,7 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """One client for all queries, as an application has."""
     with ShuffleClient.getOrCreate(spark) as client:
         # Its threads begin with it.
-        client.pipeline(spark.range(8, numPartitions=2)).exchange(2).collect().read_all()
+        client.pipeline(spark.range(8, numPartitions=2)).repartition(2).toArrow()
         yield Tables(client, generate(tmp_path_factory.mktemp("tpch") / "tables", SCALE), SCALE)
         assert len(servers_of(client)) == 2, "one in each executor"
 
@@ -35,4 +35,4 @@ def tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_the_pipeline_gives_the_answer_of_the_sql(query: Query, tables: Tables) -> None:
     with database(tables.folder) as duck:
         expected = duck.sql(query.sql(tables.scale)).to_arrow_table()
-    assert not differences(query.pipeline(tables).collect().read_all(), expected, query.order)
+    assert not differences(query.pipeline(tables).toArrow(), expected, query.order)

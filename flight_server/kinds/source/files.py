@@ -42,6 +42,7 @@ from flight_server.protocol import (
     InvalidRequest,
     PartitionFailed,
     SourceUnavailable,
+    did_you_mean,
 )
 
 from .file_places import FilePlaces, OpenFile
@@ -141,11 +142,11 @@ class FileSource:
             encoder = Encoder(self.schema.schema, max_message_bytes=self._pulling.max_message_bytes)
             yield from encoder.encode(self._batches(file, opened))
             _check_identity(file, opened)
+        except FlightShuffleError as error:
+            raise type(error)(f"{file.path}: {error.message}", **error.detail) from None
         except (pa.ArrowException, OSError, ValueError) as error:
             _check_identity(file, opened)
             _raise_read_error(file.path, error)
-        except FlightShuffleError as error:
-            raise type(error)(f"{file.path}: {error.message}", **error.detail) from None
         finally:
             opened.close()
 
@@ -218,7 +219,9 @@ def _look(spec: FileSpec, places: FilePlaces) -> tuple[list[_File], pa.Schema]:
         known = frozenset(schema.names)
         for name in spec.columns:
             if name not in known:
-                raise InvalidRequest(f"source: there is no column {name!r}; there are {schema.names}")
+                raise InvalidRequest(
+                    f"source: there is no column {name!r}; there are {schema.names}{did_you_mean(name, schema.names)}"
+                )
         schema = pa.schema([schema.field(name) for name in spec.columns], schema.metadata)
     return files, schema
 

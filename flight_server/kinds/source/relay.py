@@ -101,8 +101,9 @@ _MAX_PARENTS = 8
 
 
 def _location(fields: Fields, key: str) -> FlightLocation:
+    text = str(fields.required(key))
     try:
-        return FlightLocation.parse(str(fields.required(key)))
+        return FlightLocation.parse(text)
     except ValueError as error:
         raise InvalidRequest(f"{fields.what}: {key!r}: {error}") from None
 

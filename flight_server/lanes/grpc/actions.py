@@ -257,8 +257,7 @@ class Actions:
         ticket = Ticket.parse(
             wire.bytes_field(wire.first_field(endpoint, 1, "FlightEndpoint") or b"", 1, "Ticket")
         )
-        name, _ = caller.meant(ticket)
-        dataset = await self._remove(name, ticket.generation, caller)
+        dataset = await self._remove(ticket.dataset, ticket.generation, caller)
         # Of several servers each other one keeps its part until it is asked, or the lease ends.
         last = server_count(dataset) == 1
         return wire.varint_field(1, wire.CANCEL_STATUS_CANCELLED if last else wire.CANCEL_STATUS_CANCELLING)

@@ -326,9 +326,7 @@ class HttpServer:
         start = frame_number(query, "from") or 0
         if matched["partition"] is not None:
             index = parse_partition(matched["partition"])
-            whole = f"{name}/partitions/{matched['partition']}"
-            name, index = caller.one_meaning(whole, name, index, generation)
-            call.dataset, call.partition = name, index
+            call.partition = index
         dataset = caller.portion_of(name, generation, portion)
         listed = listed_partitions(query, dataset, index)
         if index is not None:

@@ -1,8 +1,8 @@
 """The first runs of a fresh session against its later ones: how long a user waits at first, and for what.
 
 Each round is a process of its own with a session on ``local[2]`` and an embedded server, none of which has done
-anything. The job is rows of Parquet files, Python -> exchange(16) -> Python, from ``scan``; the files are in the page
-cache.
+anything. The job is rows of Parquet files, Python -> repartition(16) -> Python, from ``scan``; the files are in the
+page cache.
 
     session     Spark's JVM and session
     Spark       Spark's own first job with Python on each core: ``mapInArrow`` of a function that gives its rows back.
@@ -148,7 +148,7 @@ def session(path: str, rows: int, runs: int, *, spark_first: bool) -> list[Lap]:
                     scan = client.scan(path, spark=spark)
                 with laps.part("toDF"):
                     first = scan.mapInArrow(of.named, of.NAMED)
-                    result = first.exchange(PARTITIONS, "key").mapInArrow(of.second, of.SECOND).toDF()
+                    result = first.repartition(PARTITIONS, "key").mapInArrow(of.second, of.SECOND).toDF()
                 with laps.part("collect"):
                     found = sum(row.rows for row in result.collect())
             if found != rows:

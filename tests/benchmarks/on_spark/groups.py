@@ -1,8 +1,8 @@
 """A Python function for each of 20,000 groups: ``groupBy(key).applyInArrow(fn)``, and ``cogroup`` of two inputs.
 
     Spark           read.parquet(files).groupBy("key").applyInArrow(total), sql.shuffle.partitions = 16
-    pipeline        pipeline(read.parquet(files)).exchange(16, "key").applyInArrow(total)
-    pipeline, scan  scan(files).exchange(16, "key").applyInArrow(total)
+    pipeline        pipeline(read.parquet(files)).groupBy("key").applyInArrow(total)
+    pipeline, scan  scan(files).groupBy("key").applyInArrow(total)
 
 The function makes one row of each group. ``range`` is ``spark.range`` in place of the files.
 """
@@ -90,13 +90,13 @@ def _sparks_of_range(engines: Engines, rows: int) -> Any:
 
 
 def _ours_of_range(engines: Engines, rows: int) -> Any:
-    groups = engines.shuffle.pipeline(_range(engines, rows)).exchange(PARTITIONS, "key")
-    return answer(groups.applyInArrow(total, TOTALS).collect().read_all())
+    groups = engines.shuffle.pipeline(_range(engines, rows)).groupBy("key", numPartitions=PARTITIONS)
+    return answer(groups.applyInArrow(total, TOTALS).toArrow())
 
 
 def _ours(kind: str, engines: Engines, rows: int) -> Any:
-    groups = _start(engines, rows, kind).exchange(PARTITIONS, "key")
-    return answer(groups.applyInArrow(total, TOTALS).collect().read_all())
+    groups = _start(engines, rows, kind).groupBy("key", numPartitions=PARTITIONS)
+    return answer(groups.applyInArrow(total, TOTALS).toArrow())
 
 
 def _sparks_pairs(engines: Engines, rows: int) -> Any:
@@ -105,8 +105,8 @@ def _sparks_pairs(engines: Engines, rows: int) -> Any:
 
 
 def _our_pairs(kind: str, engines: Engines, rows: int) -> Any:
-    left, right = (_start(engines, rows, kind).exchange(PARTITIONS, "key") for _ in range(2))
-    return answer(left.cogroup(right).applyInArrow(pair, PAIRS).collect().read_all())
+    left, right = (_start(engines, rows, kind).groupBy("key", numPartitions=PARTITIONS) for _ in range(2))
+    return answer(left.cogroup(right).applyInArrow(pair, PAIRS).toArrow())
 
 
 def _runs(sparks: Callable[..., Any], ours: Callable[..., Any]) -> dict[str, Callable[..., Any]]:

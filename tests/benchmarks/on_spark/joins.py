@@ -88,7 +88,7 @@ def _ours(kind: str, engines: Engines, rows: int) -> Any:
         left_frame, right_frame = _frames(engines, rows)
         starts = engines.shuffle.pipeline(left_frame), engines.shuffle.pipeline(right_frame)
     left, right = starts[0].mapInArrow(gross, LEFT), starts[1].mapInArrow(weighed, RIGHT)
-    joined = left.join(right, on="key", partitions=PARTITIONS)
+    joined = left.join(right, on="key", numPartitions=PARTITIONS)
     return _answer(joined.mapInArrow(digest, of.DIGEST).toDF().collect())
 
 

@@ -52,13 +52,13 @@ def _makers(client: ShuffleClient, spark: SparkSession) -> dict[str, Callable[[]
 
     def pipelines() -> None:
         with client.scope():
-            df = client.pipeline(frame).exchange(1, "id").toDF()
+            df = client.pipeline(frame).repartition(1, "id").toDF()
             assert df.schema.names == ["id"]
 
     def persists() -> None:
-        pipeline = client.pipeline(frame).exchange(1, "id").persist()
+        pipeline = client.pipeline(frame).repartition(1, "id").persist()
         assert pipeline.count() == 10
-        assert pipeline.collect().read_all().num_rows == 10
+        assert pipeline.toArrow().num_rows == 10
 
     def broadcasts() -> None:
         shared = client.broadcast(rows)

@@ -1,7 +1,7 @@
 """2,000 partitions x 200 tasks of small data: what partitions and tasks cost when the rows cost nothing.
 
 Spark     spark.range(…, 200 slices).mapInArrow(numbers).repartition(2000, "key").mapInArrow(second)
-pipeline  the same with pipeline(…).mapInArrow(numbers).exchange(2000, "key").mapInArrow(second)
+pipeline  the same with pipeline(…).mapInArrow(numbers).repartition(2000, "key").mapInArrow(second)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _sparks(engines: Engines, rows: int) -> Any:
 
 def _ours(engines: Engines, rows: int) -> Any:
     first = engines.shuffle.pipeline(_frame(engines, rows)).mapInArrow(of.numbers, of.NUMBERS)
-    return _answer(first.exchange(PARTITIONS, "key").mapInArrow(of.second, of.SECOND).toDF().collect())
+    return _answer(first.repartition(PARTITIONS, "key").mapInArrow(of.second, of.SECOND).toDF().collect())
 
 
 CONTESTS = [Contest("2,000 partitions x 200 tasks", 200_000, {SPARK: _sparks, FRAME: _ours})]

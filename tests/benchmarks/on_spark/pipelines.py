@@ -1,6 +1,6 @@
-"""Input -> Python stage -> exchange(16) -> Python stage, ours against Spark's own shuffle, and where our time goes.
+"""Input -> Python stage -> repartition(16) -> Python stage, ours against Spark's own shuffle, and where our time goes.
 
-    ours    scan(files) or pipeline(df), then .mapInArrow(first).exchange(16, "key").mapInArrow(second).toDF()
+    ours    scan(files) or pipeline(df), then .mapInArrow(first).repartition(16, "key").mapInArrow(second).toDF()
     Spark   df.mapInArrow(first).repartition(16, "key").mapInArrow(second)
 
 ``exchange, scan`` reads the files in Python, ``exchange`` takes a DataFrame, ``exchange, pipelined`` one that Spark
@@ -157,7 +157,7 @@ def ours(engines: Engines, job: Job, kind: str, last: tuple[of.Stage, str], laps
     started = time.perf_counter()
     with engines.pipelined() if kind == FED else nullcontext(), laps.of_calls("seal", DriverLoop, "_sealed"):
         first = job.start(engines, kind).mapInArrow(job.first, job.schema)
-        result = first.exchange(PARTITIONS, "key").mapInArrow(*last).toDF()
+        result = first.repartition(PARTITIONS, "key").mapInArrow(*last).toDF()
         written = time.perf_counter()
         found: Sequence[Any] = result.collect()
     laps.add("write", written - started)

@@ -1,4 +1,4 @@
-"""scan -> exchange(16) -> Python stage over 1, 2 and 4 servers of one machine: seconds, and CPU of tasks and servers.
+"""scan -> repartition(16) -> Python stage over 1, 2 and 4 servers of a machine: seconds, and CPU of tasks and servers.
 
 All tasks are on one host, with all servers: what is looked for is the cost of more servers, which have the same cores.
 ``idle`` is what that many servers use in the same time without a job, and ``streams`` are the puts and reads that they
@@ -64,9 +64,11 @@ class _Spread:
         streams, before = self._streams(), self._cpu_seconds()
         path = data.named_parquet(rows)
         pipeline = (
-            self.client.scan(path, spark=engines.spark).exchange(PARTITIONS, "id").mapInArrow(sums, "n long")
+            self.client.scan(path, spark=engines.spark)
+            .repartition(PARTITIONS, "id")
+            .mapInArrow(sums, "n long")
         )
-        found = sum(pipeline.collect().read_all()["n"].to_pylist())
+        found = sum(pipeline.toArrow()["n"].to_pylist())
         assert found == rows, f"{found} rows of {rows}"
         done = pipeline.statistics()
         assert done is not None

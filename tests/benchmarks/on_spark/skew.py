@@ -1,7 +1,7 @@
 """An exchange after which one partition is far larger than the others, and then a ``mapInArrow``.
 
     Spark     df.repartition(n, "key").mapInArrow(work)
-    pipeline  the same by pipeline(df), or scan, .exchange(n, "key").mapInArrow(work)
+    pipeline  the same by pipeline(df), or scan, .repartition(n, "key").mapInArrow(work)
 
 ``half in one key``: 16 partitions, and half of all rows have one key. ``8,000 x the median``: 400 partitions, and one
 key has so many times the rows of the median partition.
@@ -83,7 +83,7 @@ class Job:
             start = engines.shuffle.scan(self._files(rows), spark=engines.spark)
         else:
             start = engines.shuffle.pipeline(engines.spark.read.parquet(str(self._files(rows))))
-        return self._answer(kind, start.exchange(self.partitions, "key").mapInArrow(work, WORK).toDF())
+        return self._answer(kind, start.repartition(self.partitions, "key").mapInArrow(work, WORK).toDF())
 
     def _answer(self, subject: str, result: Any) -> tuple[int, int]:
         calls = result.collect()

@@ -137,7 +137,7 @@ def _subjects(  # noqa: PLR0917
 
     def pipeline() -> Any:
         with tables.shuffle.scope():
-            return query.pipeline(tables).collect().read_all()
+            return query.pipeline(tables).toArrow()
 
     def checked(name: str) -> int:
         watch.running = name

@@ -120,7 +120,7 @@ def _job(client: ShuffleClient, spark: SparkSession, rows: int, hosts: int) -> i
     """Its stored bytes. Each host has three of the tasks that write, and of those that read."""
     schema = "id long, " + ", ".join(f"{name} double" for name in "abcdefgh")
     filled = client.pipeline(spark.range(0, rows, numPartitions=3 * hosts)).mapInArrow(_filled, schema)
-    pipeline = filled.exchange(12 * hosts, "id", tasks=3 * hosts).mapInArrow(_counted, "n long")
+    pipeline = filled.repartition(12 * hosts, "id", tasks=3 * hosts).mapInArrow(_counted, "n long")
     with client.scope():
         frame = pipeline.toDF()
         assert sum(row["n"] for row in frame.collect()) == rows

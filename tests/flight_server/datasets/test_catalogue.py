@@ -128,14 +128,14 @@ def test_a_replaced_dataset_lives_as_long_as_its_reader(catalogue: Catalogue) ->
         (b'{"dataset": "one", "partition": 0}', ("one", 0)),
         (b"many/3", ("many", 3)),
         (b'{"dataset": "many", "partition": 2}', ("many", 2)),
-        (b"a/17", ("a/17", 0)),
-        (b"a/17/0", ("a/17", 0)),
-        (b'{"dataset": "a/7"}', ("a/7", 0)),
+        (b"a/7", ("a", 7)),
+        (b"a/x7/0", ("a/x7", 0)),
+        (b'{"dataset": "a/x7"}', ("a/x7", 0)),
         (b'{"dataset": "a", "partition": 7}', ("a", 7)),
     ],
 )
 def test_a_ticket_means_a_partition(catalogue: Catalogue, ticket: bytes, found: tuple[str, int]) -> None:
-    for name, partitions in (("one", 1), ("many", 4), ("a/7", 1), ("a/17", 1), ("a", 10)):
+    for name, partitions in (("one", 1), ("many", 4), ("a/x7", 1), ("a", 10)):
         create(catalogue, name, partitions=partitions)
     dataset, index = anyone(catalogue).resolve(Ticket.parse(ticket))
     assert (dataset.name, index) == found
@@ -147,11 +147,10 @@ def test_a_ticket_means_a_partition(catalogue: Catalogue, ticket: bytes, found: 
         (b"many", InvalidRequest),
         (b"many/4", NotFound),
         (b'{"dataset": "many", "partition": 4}', NotFound),
-        (b'{"dataset": "many/2"}', NotFound),
+        (b'{"dataset": "many/2"}', InvalidRequest),
         (b"many/x", NotFound),
-        (b"many/0000000", NotFound),
+        (b"many/0000000", InvalidRequest),
         (b"none/0", NotFound),
-        (b"both/3", InvalidRequest),
         (b'{"dataset": "many", "partition": 0, "generation": "old"}', StaleTicket),
     ],
 )
@@ -159,17 +158,15 @@ def test_a_ticket_that_means_none_is_refused(
     catalogue: Catalogue, ticket: bytes, error: type[Exception]
 ) -> None:
     create(catalogue, "many", partitions=4)
-    create(catalogue, "both", partitions=4)
-    create(catalogue, "both/3")
     with pytest.raises(error):
         anyone(catalogue).resolve(Ticket.parse(ticket))
 
 
 def test_datasets_are_listed_by_prefix_in_order_of_their_names(catalogue: Catalogue) -> None:
-    for name in ("b", "a/2", "a/1", "ab"):
+    for name in ("b", "a/y", "a/x", "ab"):
         create(catalogue, name)
-    assert [dataset.name for dataset in catalogue.listed("a")] == ["a/1", "a/2", "ab"]
-    assert [dataset.name for dataset in catalogue.listed("")] == ["a/1", "a/2", "ab", "b"]
+    assert [dataset.name for dataset in catalogue.listed("a")] == ["a/x", "a/y", "ab"]
+    assert [dataset.name for dataset in catalogue.listed("")] == ["a/x", "a/y", "ab", "b"]
     assert len(catalogue) == 4
 
 

@@ -86,7 +86,7 @@ def test_a_dataset_with_a_partition_and_a_frame_takes_no_more_than_is_reserved(
     catalogue: Catalogue, options: dict[str, object]
 ) -> None:
     def make(number: int) -> Dataset:
-        request = CreateRequest(f"dataset/with-a-longer-name/{number}", **options)  # type: ignore[arg-type]
+        request = CreateRequest(f"dataset/with-a-longer-name-{number}", **options)  # type: ignore[arg-type]
         dataset, _ = catalogue.create(request, None)
         dataset.partition(0).publish(spilled(number))
         dataset.partition(0).seal()

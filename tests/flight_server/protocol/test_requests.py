@@ -47,7 +47,7 @@ def seal_request(body: bytes) -> SealRequest:
 
 
 WORDS = string.ascii_letters + string.digits + "_-"
-NAMES = st.text(WORDS, min_size=1, max_size=20) | st.just("._/-a/b.c" + "x" * 40)
+NAMES = st.text(WORDS + ":=", min_size=1, max_size=20) | st.just("._/-a/b.c" + "x" * 40)
 ATTEMPTS = st.text(WORDS + ".:", min_size=1, max_size=100)
 PARTITIONS = st.integers(0, MAX_PARTITIONS - 1)
 VERSIONS = st.integers(0, 2**53)
@@ -274,11 +274,24 @@ def test_a_legal_name_is_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "/a", "..", "a/../b", "a b", "ä", "a\n", "a\0", "x" * 201, "a%", "a\\b", 7, None, b"a"]
+    "name",
+    ["", "/a", "..", "a/../b", "a b", "ä", "a\n", "a\0", "x" * 201, "a%", "a\\b", 7, None, b"a", "a/0"],
 )
 def test_an_illegal_name_is_refused(name: object) -> None:
     with pytest.raises(InvalidRequest, match="name"):
         check_dataset_name(name)
+
+
+def test_a_number_at_the_end_is_a_partitions_and_no_part_of_a_name() -> None:
+    assert Ticket.parse(b"a/b/3") == Ticket("a/b", 3)
+    assert Ticket.parse(b"a/b/partitions/3") == Ticket("a/b/partitions", 3)
+    with pytest.raises(
+        InvalidRequest, match=r"'a/b/3' is not a dataset name, but partition 3 of 'a/b': .*'a/b-3'"
+    ):
+        check_dataset_name("a/b/3")
+    for text in (b"a/3/3", b"a/1234567", b"/3"):
+        with pytest.raises(InvalidRequest):
+            Ticket.parse(text)
 
 
 @pytest.mark.parametrize(("given_", "text"), [(17, "17"), ("a.b:c-1_", "a.b:c-1_"), (2**63, str(2**63))])
@@ -335,7 +348,7 @@ def test_a_name_that_http_clients_rewrite_is_none(name: str) -> None:
         check_dataset_name(name)
 
 
-@pytest.mark.parametrize("name", ["a", "a.b", ".a", "a./b", "a/.b/c", "-"])
+@pytest.mark.parametrize("name", ["a", "a.b", ".a", "a./b", "a/.b/c", "-", "a:b=c", "a/b=7", "7", "a/7/b"])
 def test_another_legal_name_may_be_given(name: str) -> None:
     assert check_dataset_name(name) == name
 

@@ -44,4 +44,4 @@ _names = itertools.count()
 
 @pytest.fixture
 def name() -> str:
-    return f"merge/{next(_names)}"
+    return f"merge/n{next(_names)}"

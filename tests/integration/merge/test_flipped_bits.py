@@ -190,13 +190,13 @@ def test_a_frame_that_comes_damaged_over_grpc_again_and_again_is_an_error(
 def test_a_damaged_ticket_is_noticed_over_grpc(
     process: ServerProcess, server: RemoteServer, name: str
 ) -> None:
-    neighbour, wanted = f"{name}/neighbour/0", f"{name}/neighbour/1"  # one bit lies between them
+    neighbour, wanted = f"{name}/neighbour/p", f"{name}/neighbour/q"  # one bit lies between them
     stored(server, neighbour, with_dictionary)
     batches = stored(server, wanted, plain)
     with Proxy.to(process.location) as between:
         reader = RemoteServer(between.location, timeouts=QUICK)
         assert read_by_grpc(reader, wanted) == batches
-        between.flip_in(b'1","partition', bit=0, back=False)
+        between.flip_in(b'q","partition', bit=0, back=False)
         with pytest.raises(BrokenStream, match="running checksum"):
             read_by_grpc(reader, wanted)
         reader.close()
@@ -205,7 +205,7 @@ def test_a_damaged_ticket_is_noticed_over_grpc(
 def test_a_flipped_bit_in_a_request_never_brings_what_was_not_asked_for(
     server: RemoteServer, impatient: RemoteServer, shaky: Proxy, name: str
 ) -> None:
-    neighbour, name = f"{name}/neighbour/0", f"{name}/neighbour/1"  # one bit lies between them
+    neighbour, name = f"{name}/neighbour/p", f"{name}/neighbour/q"  # one bit lies between them
     stored(server, neighbour, with_dictionary)
     batches = stored(server, name, plain)
     for at in range(len(f"GET {bulk_path(name, 0)} HTTP/1.1\r\n")):
@@ -262,7 +262,7 @@ def test_a_flipped_bit_on_the_way_from_a_producer_is_an_error_and_nothing_of_it_
     known, refused = {name}, 0
     for at in range(0, size_bytes, STRIDE):
         shaky.flip_forth(at, at // STRIDE % 8)
-        known.add(here := f"{name}/{at}")
+        known.add(here := f"{name}/n{at}")
         kept = batches
         try:
             put_shuffle(writer, here, batches, [shaky.http + PUT_PATH])

@@ -105,7 +105,7 @@ def test_errors_of_calls_at_the_same_time_are_not_mixed_up(server: RemoteServer)
 
     def ask(number: int) -> None:
         for i in range(20):
-            wanted = f"nobody/{number}/{i}"
+            wanted = f"nobody/{number}/n{i}"
             try:
                 server.flight_info(wanted)
             except NotFound as error:

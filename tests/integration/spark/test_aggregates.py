@@ -89,12 +89,12 @@ def test_aggregates_have_sparks_values_names_and_types(
             return sql.expr(f"count(distinct {column})")
         return sql.product(column) if function == "product" else sql.expr(f"{function}({column})")
 
-    wanted = {name: functions for name, functions in FUNCTIONS.items() if name not in by}
+    wanted: dict[str, Any] = {name: functions for name, functions in FUNCTIONS.items() if name not in by}
     expected = rows.groupBy(*by).agg(
         *(theirs(each, name) for name, functions in wanted.items() for each in functions),
         sql.count(sql.lit(1)),
     )
-    found = client.pipeline(rows).aggregate({**wanted, "*": "count"}, by=by, partitions=3).toDF()
+    found = client.pipeline(rows).groupBy(by, numPartitions=3).agg({**wanted, "*": "count"}).toDF()
     assert [(each.name, each.dataType, each.nullable) for each in found.schema] == [
         (each.name, each.dataType, each.nullable) for each in expected.schema
     ]
@@ -108,10 +108,10 @@ def test_different_values_of_one_or_several_columns_are_counted(
 
     pipeline, names = client.pipeline(rows), ["f", "s", "st", "ar", "b"]
     expected = rows.groupBy("k").agg(*(sql.count_distinct(name) for name in names))
-    several = pipeline.aggregate(dict.fromkeys(names, "count_distinct"), by="k").toDF()
+    several = pipeline.groupBy("k").agg(dict.fromkeys(names, "count_distinct")).toDF()
     assert [row[:] for row in sorted(several.collect())] == [row[:] for row in sorted(expected.collect())]
     for name in ["f", "ar"]:
-        alone = pipeline.aggregate({name: "count_distinct"}).toDF().collect()
+        alone = pipeline.agg({name: "count_distinct"}).toDF().collect()
         assert [row[:] for row in alone] == [row[:] for row in rows.agg(sql.count_distinct(name)).collect()]
 
 
@@ -119,15 +119,15 @@ def test_no_rows_are_one_row_without_keys_and_none_with_keys(client: ShuffleClie
     from pyspark.sql import functions as sql
 
     nothing = rows.where("k > 100")
-    wanted = {
+    wanted: dict[str, Any] = {
         "v": ["count", "sum", "avg", "stddev", "median", "collect_list"],
         "s": ["min", "count_distinct"],
     }
     expected = nothing.agg(
         *(sql.expr(f"{each}(v)") for each in wanted["v"]), sql.expr("min(s)"), sql.expr("count(distinct s)")
     )
-    assert client.pipeline(nothing).aggregate(wanted).toDF().collect() == expected.collect()
-    assert client.pipeline(nothing).aggregate(wanted, by="k").toDF().collect() == []
+    assert client.pipeline(nothing).agg(wanted).toDF().collect() == expected.collect()
+    assert client.pipeline(nothing).groupBy("k").agg(wanted).toDF().collect() == []
     assert client.pipeline(nothing).count() == 0
 
 
@@ -137,12 +137,12 @@ def test_a_sum_beyond_its_type_is_an_error_as_in_spark(client: ShuffleClient, sp
     # The sum of all is in range, and so would a sum be that wrapped around twice.
     longs = spark.range(4, numPartitions=1).selectExpr("(1L << 62) + id as v")
     with pytest.raises(PySparkException, match="the sum of column 'v' does not fit int64; cast it to"):
-        client.pipeline(longs).aggregate({"v": "sum"}).toDF().collect()
+        client.pipeline(longs).agg({"v": "sum"}).toDF().collect()
     wide = spark.range(2, numPartitions=1).selectExpr("cast('9e37' as decimal(38, 0)) as v")
     with pytest.raises(PySparkException, match="the sum of column 'v' does not fit decimal128"):
-        client.pipeline(wide).aggregate({"v": "sum"}).toDF().collect()
+        client.pipeline(wide).agg({"v": "sum"}).toDF().collect()
     fits = spark.range(3, numPartitions=3).selectExpr("cast('3e37' as decimal(38, 0)) as v")
-    assert client.pipeline(fits).aggregate({"v": "sum"}).toDF().collect()[0][0] == Decimal("9e37")
+    assert client.pipeline(fits).agg({"v": "sum"}).toDF().collect()[0][0] == Decimal("9e37")
 
 
 def test_distinct_rows_are_sparks(client: ShuffleClient, rows: DataFrame) -> None:
@@ -150,7 +150,7 @@ def test_distinct_rows_are_sparks(client: ShuffleClient, rows: DataFrame) -> Non
     found = client.pipeline(rows).select(*some).distinct().toDF()
     assert found.schema == rows.select(*some).schema
     assert sorted(map(repr, found.collect())) == sorted(map(repr, rows.select(*some).distinct().collect()))
-    kept = client.pipeline(rows).distinct("S", "k").toDF()
+    kept = client.pipeline(rows).dropDuplicates(["S", "k"]).toDF()
     assert kept.schema == rows.schema
     assert {(row.s, row.k) for row in kept.collect()} == {(row.s, row.k) for row in rows.collect()}
     assert kept.count() == rows.dropDuplicates(["s", "k"]).count()
@@ -159,16 +159,16 @@ def test_distinct_rows_are_sparks(client: ShuffleClient, rows: DataFrame) -> Non
 
 def test_a_union_has_sparks_rows_and_types(client: ShuffleClient, rows: DataFrame) -> None:
     one, other = ["k", "s", "d", "v", "g"], ["v", "s", "k", "wide", "f"]
-    left, right = client.pipeline(rows).select(*one), client.pipeline(rows).exchange(2, "k").select(*other)
+    left, right = client.pipeline(rows).select(*one), client.pipeline(rows).repartition(2, "k").select(*other)
     expected = rows.select(*one[:3]).union(rows.select(*other[:3]))
     found = left.select(*one[:3]).union(right.select(*other[:3]))
     assert found.toDF().schema == expected.schema
     assert content(found.toDF()) == content(expected)
-    assert found.exchange(3, "k").count() == 6000
+    assert found.repartition(3, "k").count() == 6000
     floats = left.select("v", "g").union(right.select(a="f", b="f")).toDF()
     theirs = rows.select("v", "g").union(rows.select("f", "f"))
     assert (floats.schema, content(floats)) == (theirs.schema, content(theirs))
-    itself = left.union(left).aggregate(n=("*", "count"), by="k").toDF()
+    itself = left.union(left).groupBy("k").agg(n=("*", "count")).toDF()
     assert content(itself) == content(rows.union(rows).groupBy("k").count())
 
 
@@ -176,28 +176,37 @@ def test_sides_of_one_task_each_are_united_in_order(client: ShuffleClient, rows:
     # Spark runs both in one task.
     spark = rows.sparkSession
     low, high = (client.pipeline(spark.range(start, start + 5, 1, 1)) for start in (0, 5))
-    assert low.union(high).collect().read_all()["id"].to_pylist() == list(range(10))
-    assert low.union(high).union(low).exchange(2, "id").count() == 15
+    assert low.union(high).toArrow()["id"].to_pylist() == list(range(10))
+    assert low.union(high).union(low).repartition(2, "id").count() == 15
 
 
 def test_a_limit_after_a_sort_gives_the_first_rows_in_order(client: ShuffleClient, rows: DataFrame) -> None:
-    top = client.pipeline(rows).exchange(1, sort=["v desc", "t"]).limit(25)
-    assert repr(top).count("exchange") == 1
+    pipeline = client.pipeline(rows)
     expected = rows.orderBy(rows.v.desc(), "t").limit(25)
-    assert list(map(repr, top.toDF().collect())) == list(map(repr, expected.collect()))
+    for ordered in (
+        pipeline.orderBy("v desc", "t"),
+        pipeline.repartition(1).sortWithinPartitions("v desc", "t"),
+    ):
+        top = ordered.limit(25)
+        assert repr(top).count("(1)") == 1
+        assert list(map(repr, top.toDF().collect())) == list(map(repr, expected.collect()))
 
 
 def test_a_limit_gives_so_many_rows_wherever_it_stands(client: ShuffleClient, rows: DataFrame) -> None:
     pipeline = client.pipeline(rows)
     assert pipeline.limit(1234).toDF().count() == 1234
     assert pipeline.limit(0).toDF().collect() == []
-    assert pipeline.exchange(4, "k").limit(17).exchange(2).count() == 17
+    assert pipeline.repartition(4, "k").limit(17).repartition(2).count() == 17
     assert pipeline.limit(10_000).count() == 3000
 
 
 def test_counts_are_sparks_and_need_no_last_exchange(client: ShuffleClient, rows: DataFrame) -> None:
     pipeline = client.pipeline(rows).filter(pc.field("k") > 2)
-    assert pipeline.count() == pipeline.exchange(3, "s", sort="t").count() == rows.where("k > 2").count()
+    assert (
+        pipeline.count()
+        == pipeline.repartition(3, "s").sortWithinPartitions("t").count()
+        == rows.where("k > 2").count()
+    )
     assert client.pipeline(rows).select("k").count() == 3000
 
 
@@ -211,10 +220,13 @@ def test_a_count_neither_runs_again_nor_drops_what_is_persisted(
         yield from batches
 
     kept = (
-        client.pipeline(spark.range(0, 100, 1, 1)).mapInArrow(noting, "id long").exchange(2, "id").persist()
+        client.pipeline(spark.range(0, 100, 1, 1))
+        .mapInArrow(noting, "id long")
+        .repartition(2, "id")
+        .persist()
     )
     assert kept.filter(pc.field("id") < 30).count() == 30
-    assert kept.exchange(1, sort="id").count() == kept.count() == 100
+    assert kept.repartition(1).sortWithinPartitions("id").count() == kept.count() == 100
     assert runs.value == 1
     kept.unpersist()
 
@@ -267,7 +279,7 @@ def test_a_decimal_beside_a_double_is_the_nearest_double(client: ShuffleClient, 
     back = ours.join(theirs, on="k", how="asof", as_of=("d", "x"), direction="forward", tolerance=0)
     assert back.filter(pc.field("x").is_valid()).count() == 20_000
     few = prices.where("d > 300000 and d < 300100")
-    found = client.pipeline(few).aggregate({"d": ["median", "product", "stddev"]}).toDF().collect()[0]
+    found = client.pipeline(few).agg({"d": ["median", "product", "stddev"]}).toDF().collect()[0]
     expected = few.select(sql.median("d"), sql.product("d"), sql.stddev("d")).collect()[0]
     assert found[0] == expected[0]
     assert list(found[1:]) == pytest.approx(list(expected[1:]), rel=1e-12)

@@ -32,7 +32,7 @@ def test_a_session_without_settings_has_servers_in_its_executors_which_end_with_
         client = ShuffleClient.getOrCreate(spark)
         assert ShuffleClient.getOrCreate(spark) is client
         assert client.location == "executors"
-        assert client.pipeline(numbered(spark)).exchange(4, "k").toDF().count() == ROWS
+        assert client.pipeline(numbered(spark)).repartition(4, "k").toDF().count() == ROWS
         pids = servers_of(client)
         assert pids
         spark.stop()
@@ -56,7 +56,7 @@ def test_dynamic_allocation_keeps_executors_as_long_as_datasets_need_them(cluste
             return int(spark_context.getExecutorMemoryStatus().size()) - 1
 
         eventually(executors, 2)
-        frame = client.pipeline(numbered(spark, 1)).exchange(2).toDF()
+        frame = client.pipeline(numbered(spark, 1)).repartition(2).toDF()
         eventually(executors, 1)  # that without data has gone
         assert frame.count() == ROWS
         client.release(frame)
@@ -79,7 +79,7 @@ assert "connect" in type(spark).__module__
 with ShuffleClient.getOrCreate(spark) as client:
     assert client.location == "executors"
     df = spark.range(0, 1000, numPartitions=4).selectExpr("id", "id % 7 AS k")
-    assert sorted(row.id for row in client.pipeline(df).exchange(3, "k").toDF().collect()) == list(range(1000))
+    assert sorted(row.id for row in client.pipeline(df).repartition(3, "k").toDF().collect()) == list(range(1000))
     assert client.collect(df).read_all()["id"].to_pylist() == list(range(1000))
     client.put("seven", client.collect(spark.range(7)))
     assert spark.read.format("flight").load("seven").count() == 7
@@ -108,7 +108,7 @@ def killed_driver(master: str, settings: dict[str, str], directory: str) -> None
     with session(master, settings) as spark:
         # In a relative directory: under the working directory of each executor, as if it were another host's.
         client = ShuffleClient.in_executors(spark, copies=Copies(("copies",)), memory_limit="64MiB")
-        kept = client.pipeline(spark.range(0, ROWS, numPartitions=6)).exchange(4, "id").persist()
+        kept = client.pipeline(spark.range(0, ROWS, numPartitions=6)).repartition(4, "id").persist()
         client.put("d", pa.table({"n": [1, 2]}))
         shared = client.broadcast(spark.range(97))
 
@@ -118,7 +118,7 @@ def killed_driver(master: str, settings: dict[str, str], directory: str) -> None
 
         assert kept.count() == ROWS
         say("written", len(servers_of(client)))
-        kept.mapInArrow(lasts, "id long").exchange(4, "id").collect()
+        kept.mapInArrow(lasts, "id long").repartition(4, "id").toArrow()
 
 
 def test_of_a_killed_driver_no_process_and_no_file_is_left_on_executors_hosts(

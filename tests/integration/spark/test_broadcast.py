@@ -118,7 +118,7 @@ def test_a_pipelines_last_job_writes_it(
     def same(batches: Iterator[Any]) -> Iterator[Any]:
         yield from batches
 
-    pipeline = client.pipeline(planes).exchange(3, "seats")
+    pipeline = client.pipeline(planes).repartition(3, "seats")
     # The driver runs no function of a user's.
     pipeline = pipeline if in_driver else pipeline.mapInArrow(same, planes.schema)
     pipeline = pipeline.filter(pc.field("seats") < 4)

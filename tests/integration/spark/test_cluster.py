@@ -88,7 +88,8 @@ def test_exchange_groups_and_broadcast_between_two_executors(
     out = (
         client.pipeline(df)
         .mapInArrow(where, "id long, executor long")
-        .exchange(8, "id")
+        .repartition(8, "id")
+        .groupBy("id")
         .applyInArrow(total, "name string, rows long, from array<long>, at long")
         .toDF()
         .collect()
@@ -135,10 +136,10 @@ def test_of_speculated_attempts_one_counts(
         Tables(spark, client.location).save(df.mapInArrow(slow_at_first, "id long"), "d", "overwrite")
         rows = client.get("d").read_all()["id"].to_pylist()
     elif side == "map":
-        pipeline = pipeline.mapInArrow(slow_at_first, "id long").exchange(3, "id")
+        pipeline = pipeline.mapInArrow(slow_at_first, "id long").repartition(3, "id")
         rows = [row.id for row in pipeline.toDF().collect()]
     else:
-        pipeline = pipeline.exchange(6, "id", tasks=2).mapInArrow(slow_at_first, "id long")
+        pipeline = pipeline.repartition(6, "id", tasks=2).mapInArrow(slow_at_first, "id long")
         rows = [row.id for row in pipeline.toDF().collect()]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["try-0", "try-1"]
     assert sorted(rows) == sorted([*range(400)] * 50)
@@ -165,10 +166,10 @@ def test_rows_are_whole_when_an_executor_is_killed_in_mid_stream(
         df = df.repartition(4, "id")
     pipeline = client.pipeline(df)
     if side in {"reduce", "result"}:
-        pipeline = pipeline.exchange(4, "id", tasks=2).mapInArrow(kills_its_executor, "id long")
+        pipeline = pipeline.repartition(4, "id", tasks=2).mapInArrow(kills_its_executor, "id long")
     else:
-        pipeline = pipeline.mapInArrow(kills_its_executor, "id long").exchange(4, "id")
+        pipeline = pipeline.mapInArrow(kills_its_executor, "id long").repartition(4, "id")
     if side == "reduce":
-        pipeline = pipeline.exchange(2, "id")
+        pipeline = pipeline.repartition(2, "id")
     assert sorted(row.id for row in pipeline.toDF().collect()) == list(range(2000))
     assert marker.exists()

@@ -71,7 +71,9 @@ def test_a_pipeline_is_collected_without_a_data_frame(
     pq.write_table(pa.table({"k": [number % 5 for number in range(1000)]}), tmp_path / "x.parquet")
     scan = client.scan(tmp_path, spark=spark)
     assert client.collect(scan).read_all()["k"].to_pylist() == [number % 5 for number in range(1000)]
-    counted = scan.mapInArrow(same, "k long").exchange(3, "k").applyInArrow(total, "k long, n long")
+    counted = (
+        scan.mapInArrow(same, "k long").repartition(3, "k").groupBy("k").applyInArrow(total, "k long, n long")
+    )
     assert client.collect(counted).schema == pa.schema([("k", pa.int64()), ("n", pa.int64())])
     expected = [row.asDict() for row in counted.toDF().collect()]
     assert client.collect(counted).read_all().to_pylist() == expected
@@ -94,7 +96,7 @@ def test_what_an_exchange_wrote_is_read_without_another_job(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
     rows = spark.range(0, 3000, 1, 2).selectExpr("id", "repeat(sha2(cast(id as string), 256), 2) as text")
-    pipeline = client.pipeline(rows).exchange(40, "id", tasks=1)
+    pipeline = client.pipeline(rows).repartition(40, "id", tasks=1)
     df = pipeline.toDF()
     in_order = df.select("id").toArrow()["id"].to_pylist()
     with jobs(spark, 1):
@@ -111,7 +113,7 @@ def test_what_an_exchange_wrote_is_read_without_another_job(
 
 
 def test_two_readers_of_one_frame_do_not_end_each_other(client: ShuffleClient, spark: SparkSession) -> None:
-    df = client.pipeline(spark.range(0, 100_000, 1, 1)).exchange(20, "id", tasks=1).toDF()
+    df = client.pipeline(spark.range(0, 100_000, 1, 1)).repartition(20, "id", tasks=1).toDF()
     first, second = client.collect(df), client.collect(df)
     assert first.read_next_batch().num_rows > 0
     del first
@@ -128,7 +130,7 @@ def test_stages_after_the_last_exchange_run_before_the_driver_reads(
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"id": [2 * id_.as_py() for id_ in batch["id"]]})
 
-    exchanged = client.pipeline(spark.range(0, 100, 1, 1)).exchange(3, "id", tasks=1)
+    exchanged = client.pipeline(spark.range(0, 100, 1, 1)).repartition(3, "id", tasks=1)
     pipeline = exchanged.mapInArrow(doubled, "id long")
     df = pipeline.toDF()
     expected = df.toArrow()["id"].to_pylist()

@@ -54,7 +54,7 @@ def settings(client):
 
 with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     try:
-        client.pipeline(spark.range(10)).exchange(2, "id").toDF()
+        client.pipeline(spark.range(10)).repartition(2, "id").toDF()
     except Exception as error:
         missing = str(error)
     client.ship(spark)
@@ -69,26 +69,32 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     out = (
         client.pipeline(df)
         .mapInArrow(clean, "id long, k string")
-        .exchange(3, "k", name="users, by k")  # a tag of the job here
+        .repartition(3, "k", name="users, by k")  # a tag of the job here
+        .groupBy("k")
         .applyInArrow(total, "k string, n long, weight long")
         .toDF()
     )
     rows = sorted(tuple(row) for row in out.collect())
 
     where = sql.spark_partition_id().alias("p")
-    placed = client.pipeline(df).exchange(5, "k", "id").toDF().select("id", where).collect()
+    placed = client.pipeline(df).repartition(5, "k", "id").toDF().select("id", where).collect()
     expected = df.repartition(5, "k", "id").select("id", where).collect()
     client.release(out.filter("n > 1"))
     hidden, shown = settings(client)
     pq.write_table(pa.table({"id": range(100)}), "x.parquet")
-    scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).exchange(3, "id")
+    scanned = client.scan("x.parquet", filter=[("id", "<", 50)]).repartition(3, "id")
     collected = sorted(client.collect(scanned).read_all()["id"].to_pylist())
-    small = client.scan("x.parquet").aggregate(n=("*", "count"))
-    counted = [*small.collect().read_all()["n"].to_pylist(), small.statistics().exchanges[0].tasks]
+    small = client.scan("x.parquet").agg(n=("*", "count"))
+    counted = [*small.toArrow()["n"].to_pylist(), small.statistics().exchanges[0].tasks]
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
     answer |= {"cores": cores(spark)}
     answer |= {"counted": counted, "collected": collected, "hidden": hidden, "shown": shown}
+    answer |= {"last": [row.id for row in client.pipeline(df).orderBy("id desc").take(2)]}
+    try:
+        client.pipeline(df).filter(sql.col("id") > 5)
+    except Exception as error:
+        answer |= {"refused": str(error)}
     names.unpersist()
     print(json.dumps(answer))
 spark.stop()
@@ -122,3 +128,5 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["cores"] == 2
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
     assert answer["shown"] == 3
+    assert answer["last"] == [999, 998]
+    assert "is a Column of Spark; tasks evaluate Arrow's expressions: pc.field(" in answer["refused"]

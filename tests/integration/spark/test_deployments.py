@@ -100,7 +100,7 @@ def test_what_executors_lack_is_said_and_then_shipped(
                     [batch.column("k"), pa.compute.multiply(batch.column("id"), 2)], ["k", "id"]
                 )
 
-        placed = client.pipeline(df).mapInArrow(doubled, "k long, id long").exchange(3, "k")
+        placed = client.pipeline(df).mapInArrow(doubled, "k long, id long").repartition(3, "k")
         with pytest.raises(Exception, match=r"has no package 'spark_client': call ship\(spark\)"):
             placed.toDF()
 
@@ -112,7 +112,7 @@ def test_what_executors_lack_is_said_and_then_shipped(
             name = names.table().column("name")[keys[0].as_py()].as_py()
             return pa.table({"name": [name], "sum": [pa.compute.sum(table["id"]).as_py()]})
 
-        out = placed.applyInArrow(total, "name string, sum long").toDF().collect()
+        out = placed.groupBy("k").applyInArrow(total, "name string, sum long").toDF().collect()
         assert {(row.name, row["sum"]) for row in out} == {
             (f"n{k}", sum(2 * id_ for id_ in range(k, 1000, 10))) for k in range(10)
         }

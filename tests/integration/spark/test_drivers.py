@@ -51,12 +51,12 @@ def interrupted_driver(directory: str) -> None:
     with session("local[2]", {}) as spark, ShuffleClient.embedded() as client:
         pipeline = client.pipeline(spark.range(0, ROWS, 1, 4))
         try:
-            pipeline.mapInArrow(waits, "id long").exchange(3, "id").toDF()
+            pipeline.mapInArrow(waits, "id long").repartition(3, "id").toDF()
         except KeyboardInterrupt:
             say("datasets", [dataset.name for dataset in client.datasets()])
             jobs = spark.sparkContext.statusTracker()
             eventually(lambda: len(jobs.getActiveJobsIds()), 0)
-        say("rows", right(pipeline.mapInArrow(same, "id long").exchange(3, "id").toDF().collect()))
+        say("rows", right(pipeline.mapInArrow(same, "id long").repartition(3, "id").toDF().collect()))
         # py4j has connected this thread anew, to one of the JVM that has no active session.
         path = str(Path(directory, "numbers.parquet"))
         pq.write_table(pa.table({"id": range(ROWS)}), path)
@@ -81,13 +81,15 @@ def driver_without_executors(
             return pa.table({"k": [keys[0].as_py()], "ids": [sorted(table.column("id").to_pylist())]})
 
         df = spark.range(0, ROWS, 1, 4).selectExpr("id", "id % 10 as k")
-        pipeline = client.pipeline(df).mapInArrow(same, "id long, k long").exchange(5, "k")
-        placed = pipeline.applyInArrow(total, "k long, ids array<long>").exchange(2, "k").toDF()
+        pipeline = client.pipeline(df).mapInArrow(same, "id long, k long").repartition(5, "k")
+        placed = (
+            pipeline.groupBy("k").applyInArrow(total, "k long, ids array<long>").repartition(2, "k").toDF()
+        )
         eventually(executors, 0)
         expected = [(k, list(range(k, ROWS, 10))) for k in range(10)]
         say("rows", sorted((row.k, list(row.ids)) for row in placed.collect()) == expected)
         with pytest.raises(PythonException) as caught:
-            client.pipeline(spark.range(9)).mapInArrow(too_much, "id long").exchange(1).toDF()
+            client.pipeline(spark.range(9)).mapInArrow(too_much, "id long").repartition(1).toDF()
         say("error", str(caught.value))
         say("datasets", [dataset.name for dataset in client.datasets()])
 

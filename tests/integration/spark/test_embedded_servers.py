@@ -45,17 +45,18 @@ def test_an_exchange_is_spread_and_what_has_a_name_is_on_one(
     pipeline = (
         shuffle.pipeline(spark.range(0, ROWS, 1, 8))
         .mapInArrow(keyed, "k long, id long")
-        .exchange(4, "k")
+        .repartition(4, "k")
         .join(rates, on="k")
-        .aggregate(by=["k"], n=("id", "count"), rate=("rate", "max"))
+        .groupBy("k")
+        .agg(n=("id", "count"), rate=("rate", "max"))
     )
-    found = pipeline.collect().read_all().sort_by("k").to_pylist()
+    found = pipeline.toArrow().sort_by("k").to_pylist()
     expected = [{"k": k, "n": len(range(k, ROWS, 7)), "rate": k / 2} for k in range(7)]
     assert found == expected
     frame = pipeline.toDF()
     assert sorted(map(tuple, frame.collect())) == [(each["k"], each["n"], each["rate"]) for each in expected]
     # The driver may have written the last exchange of that plan, and so to one of them.
-    rows = shuffle.pipeline(spark.range(0, ROWS, 1, 8)).exchange(4, "id").toDF()
+    rows = shuffle.pipeline(spark.range(0, ROWS, 1, 8)).repartition(4, "id").toDF()
     assert rows.count() == ROWS
     assert all(each["datasets"] for each in servers(shuffle)), "both hold portions of the exchange"
     rates.destroy()

@@ -52,12 +52,12 @@ def test_rows_after_a_stage_are_in_the_partitions_of_sparks_repartition(
     """There tasks hash all keys; ``test_types`` has those of a DataFrame, of which Spark hashes some."""
     keys = ("k", "s", "d", "t", "a", "st")
     pipeline = client.pipeline(events).mapInArrow(same, events.schema)
-    assert placed(pipeline.exchange(7, *keys).toDF()) == placed(events.repartition(7, *keys))
+    assert placed(pipeline.repartition(7, *keys).toDF()) == placed(events.repartition(7, *keys))
 
 
 def test_without_keys_rows_are_dealt_out_evenly(client: ShuffleClient, events: DataFrame) -> None:
     sizes: dict[int, int] = {}
-    found = placed(client.pipeline(events).exchange(8).toDF())
+    found = placed(client.pipeline(events).repartition(8).toDF())
     for _, partition in found:
         sizes[partition] = sizes.get(partition, 0) + 1
     assert len(found) == 2000
@@ -77,7 +77,7 @@ def test_groups_equal_sparks_apply_in_arrow(client: ShuffleClient, events: DataF
         )
 
     ddl = "k int, s string, rows long, ids long"
-    ours = client.pipeline(events).exchange(4, "k", "s").applyInArrow(total, ddl).toDF()
+    ours = client.pipeline(events).repartition(4, "k", "s").groupBy("k", "s").applyInArrow(total, ddl).toDF()
     theirs = events.groupBy("k", "s").applyInArrow(total, ddl)
     assert sorted(map(str, ours.collect())) == sorted(map(str, theirs.collect()))
 
@@ -103,7 +103,7 @@ def test_a_tasks_worker_neither_delays_acknowledgements_nor_results_nor_collects
     ddl = "nodelay boolean, quickack boolean, frozen boolean"
     for _ in range(2):  # the kernel delays only from a connection's second answer on
         pipeline = client.pipeline(spark.range(0, 4, 1, 2)).mapInArrow(options, ddl)
-        assert {tuple(row) for row in pipeline.exchange(2).toDF().collect()} == {(True, True, True)}
+        assert {tuple(row) for row in pipeline.repartition(2).toDF().collect()} == {(True, True, True)}
 
 
 def test_stages_between_exchanges_run_in_one_python_process(
@@ -121,7 +121,7 @@ def test_stages_between_exchanges_run_in_one_python_process(
         client.pipeline(spark.range(100))
         .mapInArrow(first, "id long, first long")
         .mapInArrow(second, "id long, first long, second long")
-        .exchange(2, "id")
+        .repartition(2, "id")
         .toDF()
     )
     rows = out.collect()
@@ -154,11 +154,11 @@ def test_a_reading_task_calls_a_function_once_for_each_of_its_partitions(
         placed_by_spark.setdefault(partition, []).append(number)
     by_partition = {partition: sorted(numbers) for partition, numbers in placed_by_spark.items()}
 
-    exchanged = client.pipeline(df).exchange(7, "id", tasks=tasks).mapInArrow(calls, CALLS_DDL)
+    exchanged = client.pipeline(df).repartition(7, "id", tasks=tasks).mapInArrow(calls, CALLS_DDL)
     read = exchanged.toDF()
     assert read.rdd.getNumPartitions() == expected
     # The second time the tasks that read also write the next exchange.
-    for result in (read, exchanged.exchange(2, "partition").toDF()):
+    for result in (read, exchanged.repartition(2, "partition").toDF()):
         rows = result.collect()
         assert {row.partition: list(row.ids) for row in rows} == by_partition
         assert len(rows) == 7
@@ -183,9 +183,11 @@ def test_several_exchanges_in_one_pipeline_keep_only_the_last_dataset(
     out = (
         client.pipeline(events)
         .mapInArrow(same, events.schema)
-        .exchange(5, "k")
+        .repartition(5, "k")
+        .groupBy("k")
         .applyInArrow(count, "k int, n long")
-        .exchange(3, "n")
+        .repartition(3, "n")
+        .groupBy("n")
         .applyInArrow(by_count, "n long, keys long")
         .toDF()
     )
@@ -216,8 +218,9 @@ def test_functions_may_fill_the_same_memory_for_every_batch(
         .mapInArrow(reuses, "id long")
         .mapInArrow(looks_ahead, "id long")
         .mapInArrow(reuses, "id long")
-        .exchange(3, "id")
+        .repartition(3, "id")
         .mapInArrow(reuses, "id long")
+        .groupBy("id")
         .applyInArrow(lambda table: table, "id long")
         .mapInArrow(reuses, "id long")
         .toDF()
@@ -236,12 +239,14 @@ def test_groups_of_a_changed_key_are_refused_and_of_an_unchanged_one_are_whole(
         return pa.table({"k": [str(keys[0])], "n": [table.num_rows]})
 
     df = spark.range(0, 1000, 1, 4).selectExpr("if(id % 50 = 0, null, id % 50) as k", "id")
-    placed = client.pipeline(df).mapInArrow(same, df.schema).exchange(7, "k")
-    whole = placed.mapInArrow(same, "k int, id long").applyInArrow(count, "k string, n long").toDF()
+    placed = client.pipeline(df).mapInArrow(same, df.schema).repartition(7, "k")
+    whole = (
+        placed.mapInArrow(same, "k int, id long").groupBy("k").applyInArrow(count, "k string, n long").toDF()
+    )
     assert [row.n for row in whole.collect()] == [20] * 50
-    split = placed.mapInArrow(halves, df.schema).applyInArrow(count, "k string, n long").toDF()
+    split = placed.mapInArrow(halves, df.schema).groupBy("k").applyInArrow(count, "k string, n long").toDF()
     with pytest.raises(
-        Exception, match=r"stage . \(applyInArrow count\).*'k' = .*exchange\(7, 'k'\) places it"
+        Exception, match=r"stage . \(applyInArrow count\).*'k' = .*repartition\(7, 'k'\) places it"
     ):
         split.collect()
 
@@ -256,7 +261,13 @@ def test_a_pipeline_without_an_exchange_is_one_pass(client: ShuffleClient, spark
 @pytest.mark.parametrize("partitions", [0, 2])
 def test_no_rows_stay_no_rows(client: ShuffleClient, spark: SparkSession, partitions: int) -> None:
     df = spark.range(10).where("false") if partitions else spark.createDataFrame([], "id long")
-    out = client.pipeline(df).exchange(3, "id").applyInArrow(lambda table: table, "id long").toDF()
+    out = (
+        client.pipeline(df)
+        .repartition(3, "id")
+        .groupBy("id")
+        .applyInArrow(lambda table: table, "id long")
+        .toDF()
+    )
     assert out.collect() == []
     assert out.schema.simpleString() == "struct<id:bigint>"
 
@@ -269,9 +280,9 @@ def test_large_var_types_are_sparks_choice_and_kept(client: ShuffleClient, spark
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
     try:
         df = spark.range(10).selectExpr("concat('a', id) as s")
-        out = client.pipeline(df).exchange(2, "s").mapInArrow(types, "s string").toDF()
+        out = client.pipeline(df).repartition(2, "s").mapInArrow(types, "s string").toDF()
         assert {row.s for row in out.collect()} == {"large_string"}
-        assert placed(client.pipeline(df.selectExpr("s as id")).exchange(3, "id").toDF()) == placed(
+        assert placed(client.pipeline(df.selectExpr("s as id")).repartition(3, "id").toDF()) == placed(
             df.selectExpr("s as id").repartition(3, "id")
         )
     finally:
@@ -281,7 +292,7 @@ def test_large_var_types_are_sparks_choice_and_kept(client: ShuffleClient, spark
 def test_a_result_outlives_the_client_object_that_made_it(spark: SparkSession) -> None:
     def build() -> tuple[DataFrame, Any]:
         client = ShuffleClient.embedded()
-        return client.pipeline(spark.range(100)).exchange(3, "id").toDF(), client._owned()
+        return client.pipeline(spark.range(100)).repartition(3, "id").toDF(), client._owned()
 
     out, owner = build()
     gc.collect()
@@ -296,6 +307,6 @@ def test_columns_may_have_any_names(client: ShuffleClient, spark: SparkSession) 
     df = spark.range(20).selectExpr(
         "string(id) as id", "id % 3 as `a b/ü`", "id as partition", "id as _Partition"
     )
-    out = client.pipeline(df).exchange(4, "a b/ü", "ID").toDF()
+    out = client.pipeline(df).repartition(4, "a b/ü", "ID").toDF()
     assert out.columns == df.columns
     assert placed(out) == placed(df.repartition(4, "a b/ü", "ID"))

@@ -99,22 +99,22 @@ def test_rows_come_once_whatever_ends_or_stands_still(
     rows = client.pipeline(df)
     if when == "written":
         rows = rows.mapInArrow(where, df.schema)
-    exchanged = rows.exchange(8, "id")
+    exchanged = rows.repartition(8, "id")
     if when == "read":
         exchanged = exchanged.mapInArrow(where, df.schema)
-    pipeline = grouped(exchanged.exchange(8, "k"))
+    pipeline = grouped(exchanged.repartition(8, "k"))
     if when == "sealed":
-        assert sums_of(pipeline.persist().collect().read_all()) == expected()
+        assert sums_of(pipeline.persist().toArrow()) == expected()
         (pid,) = spark.sparkContext.parallelize([0], 1).map(lambda _: os.getpid()).collect()
         (tmp_path / "waits").write_text(str(pid))
     with ThreadPoolExecutor() as threads:
-        running = None if when == "sealed" else threads.submit(pipeline.collect)
+        running = None if when == "sealed" else threads.submit(pipeline.toLocalIterator)
         eventually(lambda: (tmp_path / "waits").exists() or (running is not None and running.done()), True)
         host = TaskHost.of(client, int((tmp_path / "waits").read_text()))
         try:
             host.signal(victim, signal.Signals[how])
             (tmp_path / "goes on").touch()
-            found = (running or threads.submit(pipeline.collect)).result(FATE_SECONDS)
+            found = (running or threads.submit(pipeline.toLocalIterator)).result(FATE_SECONDS)
             assert sums_of(found.read_all()) == expected()
         finally:
             (tmp_path / "goes on").touch()

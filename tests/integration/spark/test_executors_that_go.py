@@ -40,13 +40,13 @@ def workers(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def kept_of(client: ShuffleClient, spark: SparkSession) -> Any:
     """A persisted exchange that is written."""
-    kept = client.pipeline(spark.range(0, ROWS, numPartitions=6)).exchange(4, "id").persist()
+    kept = client.pipeline(spark.range(0, ROWS, numPartitions=6)).repartition(4, "id").persist()
     check(kept)
     return kept
 
 
 def check(pipeline: Any) -> None:
-    assert sorted(pipeline.collect().read_all()["id"].to_pylist()) == [*range(ROWS)]
+    assert sorted(pipeline.toArrow()["id"].to_pylist()) == [*range(ROWS)]
 
 
 def pid_of(client: ShuffleClient, location: str) -> int:

@@ -47,9 +47,9 @@ def test_a_reading_task_that_fails_between_two_of_its_partitions_gives_the_rows_
                     os.kill(os.getpid(), signal.SIGKILL)
                 raise RuntimeError("first try")
 
-    pipeline = client.pipeline(spark.range(0, 3000, 1, 3)).exchange(5, "id", tasks=1)
+    pipeline = client.pipeline(spark.range(0, 3000, 1, 3)).repartition(5, "id", tasks=1)
     pipeline = pipeline.mapInArrow(fails_at_its_third, "id long")
-    rows = (pipeline if then == "collect" else pipeline.exchange(2, "id")).toDF().collect()
+    rows = (pipeline if then == "collect" else pipeline.repartition(2, "id")).toDF().collect()
     assert sorted(row.id for row in rows) == list(range(3000))
     reads = sorted(path.name.split(" read ")[1] for path in tmp_path.glob("* read *"))
     assert reads == sorted("01201234"), "the second try reads all of the task's partitions again"
@@ -67,7 +67,7 @@ def test_a_function_that_reads_none_or_part_of_its_rows_holds_back_no_other_part
             yield next(batches).slice(0, 1)
 
     df = spark.range(0, 400_000, 1, 2).selectExpr("id", "repeat('x', 100) as s")
-    out = client.pipeline(df).exchange(9, "id", tasks=1).mapInArrow(some, df.schema).toDF()
+    out = client.pipeline(df).repartition(9, "id", tasks=1).mapInArrow(some, df.schema).toDF()
     assert out.count() == 6
 
 
@@ -96,7 +96,7 @@ def test_a_stage_that_is_run_again_counts_once(
             time.sleep(0.01)
 
     df = spark.range(0, 4000, 1, 4).repartition(6, "id")
-    out = client.pipeline(df).mapInArrow(lose_shuffle_files, "id long").exchange(3, "id").toDF()
+    out = client.pipeline(df).mapInArrow(lose_shuffle_files, "id long").repartition(3, "id").toDF()
     assert sorted(row.id for row in out.collect()) == list(range(4000))
     assert len(list(runs.iterdir())) > 6, "no task was run again"
 
@@ -106,7 +106,7 @@ def test_a_stage_that_is_run_again_counts_once(
 
 def test_a_server_that_is_not_there_is_an_error_before_any_job(spark: SparkSession) -> None:
     with ShuffleClient("grpc://127.0.0.1:1") as nowhere:
-        pipeline = nowhere.pipeline(spark.range(10)).exchange(2, "id")
+        pipeline = nowhere.pipeline(spark.range(10)).repartition(2, "id")
         with pytest.raises(FlightShuffleError, match=r"127\.0\.0\.1:1"):
             pipeline.toDF()
 
@@ -129,7 +129,7 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
     server = ServerProcess.start(http_port=0)
     with ShuffleClient(server.location) as client:
         # More tasks than cores: the last ones begin after the restart.
-        pipeline = client.pipeline(spark.range(0, 4000, 1, 4)).exchange(TASKS, "id", tasks=TASKS)
+        pipeline = client.pipeline(spark.range(0, 4000, 1, 4)).repartition(TASKS, "id", tasks=TASKS)
         pipeline = pipeline.mapInArrow(waits, "id long")
         with ThreadPoolExecutor() as threads:
             running = threads.submit(lambda: pipeline.toDF().collect())
@@ -143,7 +143,7 @@ def test_a_server_that_is_restarted_in_mid_job_is_a_clear_error_and_serves_the_n
             )
             assert "exchange/" in str(error)
             assert 1 <= len(list(tmp_path.glob("attempt-*"))) <= 4 * TASKS, "four tries of each task"
-            out = client.pipeline(spark.range(1000)).exchange(3, "id").toDF()
+            out = client.pipeline(spark.range(1000)).repartition(3, "id").toDF()
             assert sorted(row.id for row in out.collect()) == list(range(1000))
             client.release(out)
             assert client.datasets() == []

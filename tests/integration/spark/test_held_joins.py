@@ -61,7 +61,7 @@ def scanned(client: ShuffleClient, files: Path, name: str) -> Pipeline:
     return client.scan(files / f"{name}.parquet")
 
 
-def both(client: ShuffleClient, files: Path, how: str, *, small_left: bool) -> Pipeline:
+def both(client: ShuffleClient, files: Path, how: Any, *, small_left: bool) -> Pipeline:
     large, small = (scanned(client, files, name) for name in ("large", "small"))
     small = small.select("b", "bn", j="k")
     if small_left:
@@ -69,7 +69,7 @@ def both(client: ShuffleClient, files: Path, how: str, *, small_left: bool) -> P
     return large.join(small, on={"k": "j"}, how=how)
 
 
-def sparks(spark: SparkSession, files: Path, how: str, *, small_left: bool) -> DataFrame:
+def sparks(spark: SparkSession, files: Path, how: Any, *, small_left: bool) -> DataFrame:
     large, small = (spark.read.parquet(str(files / f"{name}.parquet")) for name in ("large", "small"))
     small = small.selectExpr("b", "bn", "k as j")
     equal = large["k"] == small["j"]
@@ -82,7 +82,7 @@ def test_rows_are_sparks_whether_a_side_is_held_or_not(
     client: ShuffleClient,
     files: Path,
     capsys: pytest.CaptureFixture[str],
-    how: str,
+    how: Any,
     *,
     small_left: bool,
 ) -> None:
@@ -91,7 +91,7 @@ def test_rows_are_sparks_whether_a_side_is_held_or_not(
     for threshold in ("-1", "10MB"):
         joining.conf.set(THRESHOLD, threshold)
         pipeline = both(client, files, how, **sides)
-        assert rows_of(pipeline.collect().read_all()) == expected, threshold
+        assert rows_of(pipeline.toArrow()) == expected, threshold
         pipeline.explain()
         text = capsys.readouterr().out
         assert ("held by the join" in text) == (threshold != "-1" and how != "full"), text
@@ -106,7 +106,7 @@ def test_rows_that_match_no_held_key_are_not_sent(
     files: Path,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    how: str,
+    how: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(held_joins, "THINNED_BYTES", 0)
@@ -124,10 +124,10 @@ def test_rows_that_match_no_held_key_are_not_sent(
             small = small.filter(pc.field("bn") < 20)
         joined = small.join(scanned(client, files, "large"), on={"j": "k"}, how=how)
         # The groups are where the join has placed its rows.
-        groups = joined.filter(pc.field("bn") < 20).aggregate({"*": "count"}, by="j", partitions=4)
+        groups = joined.filter(pc.field("bn") < 20).groupBy("j", numPartitions=4).agg({"*": "count"})
         if how != "right":
-            groups = joined.aggregate({"*": "count"}, by="j")
-        assert rows_of(groups.collect().read_all()) == expected, threshold
+            groups = joined.groupBy("j").agg({"*": "count"})
+        assert rows_of(groups.toArrow()) == expected, threshold
         groups.explain()
         thinned = "without rows that match no key" in capsys.readouterr().out
         assert thinned == (threshold != "-1" and how != "right")
@@ -140,7 +140,7 @@ def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
     # Expected to be a tenth, and all of it is kept.
     small = client.scan(files / "small.parquet", filter=pc.field("bn") * 0 == 0).select("b", j="k")
     pipeline = scanned(client, files, "large").join(small, on={"k": "j"})
-    assert pipeline.collect().read_all().num_rows == sparks(joining, files, "inner", small_left=False).count()
+    assert pipeline.toArrow().num_rows == sparks(joining, files, "inner", small_left=False).count()
     pipeline.explain()
     assert "held" not in capsys.readouterr().out
     assert len(statistics_of(pipeline).exchanges) == 3
@@ -149,9 +149,9 @@ def test_a_side_larger_than_expected_is_sent_and_so_is_the_other(
 def test_groups_of_a_side_are_held_as_the_driver_has_finished_them(
     joining: SparkSession, client: ShuffleClient, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    groups = scanned(client, files, "small").aggregate(by="k", n=("*", "count"), most=("bn", "max"))
-    pipeline = scanned(client, files, "large").join(groups, on="k").aggregate(by="a", n=("n", "sum"))
-    found = rows_of(pipeline.collect().read_all())
+    groups = scanned(client, files, "small").groupBy("k").agg(n=("*", "count"), most=("bn", "max"))
+    pipeline = scanned(client, files, "large").join(groups, on="k").groupBy("a").agg(n=("n", "sum"))
+    found = rows_of(pipeline.toArrow())
     pipeline.explain()
     assert "held by the join" in capsys.readouterr().out
     large, small = (joining.read.parquet(str(files / f"{name}.parquet")) for name in ("large", "small"))
@@ -202,7 +202,7 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
 
         monkeypatch.setattr(shuffles, "write", written)
         pipeline = both(several, files, "left", small_left=False)
-        assert rows_of(pipeline.collect().read_all()) == expected
+        assert rows_of(pipeline.toArrow()) == expected
         assert killed
         assert statistics_of(pipeline).losses
         assert len(made) == (2 if lost == "broadcast" else 1)
@@ -218,5 +218,5 @@ def test_ctrl_c_while_a_held_side_is_made_leaves_nothing(
         monkeypatch.setattr(Broadcast, "_made", interrupted)
         joined = both(client, files, "inner", small_left=False)
         with pytest.raises(KeyboardInterrupt):
-            joined.aggregate(n=("*", "count")).collect()
+            joined.agg(n=("*", "count")).toArrow()
         assert client.datasets() == []

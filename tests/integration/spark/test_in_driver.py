@@ -70,7 +70,7 @@ def rows_by_tasks(spark: SparkSession, server: ServerProcess, folder: Path) -> R
     @cache
     def rows(name: str) -> pa.Table:
         with ShuffleClient(server.location, reading=Reading(driver_bytes=0)) as client:
-            return of(client, folder, PLANS[name]).collect().read_all()
+            return of(client, folder, PLANS[name]).toArrow()
 
     return rows
 
@@ -78,7 +78,7 @@ def rows_by_tasks(spark: SparkSession, server: ServerProcess, folder: Path) -> R
 Plan = Callable[["Pipeline", "Pipeline"], "Pipeline"]
 
 
-def join(how: str, left: Pipeline, right: Pipeline) -> Pipeline:
+def join(how: Any, left: Pipeline, right: Pipeline) -> Pipeline:
     return left.join(right, on="k", how=how)
 
 
@@ -86,19 +86,25 @@ PLANS: dict[str, Plan] = {
     **{f"join {how}": partial(join, how) for how in ("inner", "full", "anti")},
     "join as of": lambda a, b: a.join(b, on="k", how="asof", as_of=("v", "w")),
     "select and filter": lambda a, _: a.filter(pc.field("k") > 3).select("k", d=pc.field("v") * 2),
-    "aggregate": lambda a, _: a.aggregate(by="s", total=("v", "sum"), n=("*", "count"), m=("v", "median")),
-    "aggregate without keys": lambda a, _: a.aggregate(total=("v", "sum"), n=("*", "count")),
+    "aggregate": lambda a, _: a.groupBy("s").agg(total=("v", "sum"), n=("*", "count"), m=("v", "median")),
+    "aggregate without keys": lambda a, _: a.agg(total=("v", "sum"), n=("*", "count")),
     "distinct": lambda a, b: a.select("k").union(b.select("k")).distinct(),
-    "sort": lambda a, _: a.exchange(1, sort=["v desc"]),
-    "sort by hash": lambda a, _: a.exchange(3, "k", sort=["v desc"]).select("v", "k"),
-    "top": lambda a, _: a.exchange(1, sort=["v desc"]).limit(5),
-    "limit": lambda a, _: a.exchange(3, "k").limit(7),
-    "union": lambda a, b: a.select("k", x="v").union(b.select("k", x="w")).exchange(2, "k"),
-    "in turn": lambda a, b: a.select("k").union(b.select("k")).exchange(5).select("k"),
-    "in turn twice": lambda a, _: a.exchange(4, "k").exchange(5).select("k", "v"),
-    "ranges": lambda a, _: a.exchange(boundaries=[10, 20], by="k", sort="k").select("k"),
-    "nothing": lambda a, _: a.filter(pc.field("k") > 1000).aggregate(by="k", n=("*", "count")),
-    "nothing without keys": lambda a, _: a.filter(pc.field("k") > 1000).aggregate(n=("*", "count")),
+    "sort": lambda a, _: a.repartition(1).sortWithinPartitions("v desc"),
+    "sort by hash": lambda a, _: a.repartition(3, "k").sortWithinPartitions("v desc").select("v", "k"),
+    "top": lambda a, _: a.repartition(1).sortWithinPartitions("v desc").limit(5),
+    "limit": lambda a, _: a.repartition(3, "k").limit(7),
+    "union": lambda a, b: a.select("k", x="v").union(b.select("k", x="w")).repartition(2, "k"),
+    "in turn": lambda a, b: a.select("k").union(b.select("k")).repartition(5).select("k"),
+    "in turn twice": lambda a, _: a.repartition(4, "k").repartition(5).select("k", "v"),
+    "ranges": lambda a, _: (
+        a.repartitionByRange("k", boundaries=[10, 20]).sortWithinPartitions("k").select("k")
+    ),
+    "sampled ranges": lambda a, _: a.repartitionByRange(3, "k", seed=1).sortWithinPartitions("k").select("k"),
+    "order": lambda a, _: a.orderBy("v desc").select("v", "k"),
+    "top of an order": lambda a, _: a.orderBy("v desc").limit(5),
+    "groups": lambda a, _: a.groupBy("k", numPartitions=3).max("v").orderBy("k"),
+    "nothing": lambda a, _: a.filter(pc.field("k") > 1000).groupBy("k").agg(n=("*", "count")),
+    "nothing without keys": lambda a, _: a.filter(pc.field("k") > 1000).agg(n=("*", "count")),
 }
 
 
@@ -118,7 +124,7 @@ def test_the_driver_gives_the_rows_of_tasks_in_their_order_and_runs_no_job(
     expected = rows_by_tasks(name)
     before = jobs(spark)
     pipeline = of(client, folder, PLANS[name])
-    found = pipeline.collect().read_all()
+    found = pipeline.toArrow()
     assert jobs(spark) == before
     assert found.equals(expected)
     assert all(not each.tasks and not each.reading_tasks for each in pipeline.statistics().exchanges)
@@ -127,7 +133,7 @@ def test_the_driver_gives_the_rows_of_tasks_in_their_order_and_runs_no_job(
     assert jobs(spark) == before
 
 
-@pytest.mark.parametrize("name", ["join inner", "in turn twice", "ranges", "nothing"])
+@pytest.mark.parametrize("name", ["join inner", "in turn twice", "ranges", "sampled ranges", "nothing"])
 def test_exchanges_that_the_driver_wrote_have_the_same_rows_in_the_same_partitions(
     client: ShuffleClient, by_tasks: ShuffleClient, folder: Path, name: str
 ) -> None:
@@ -150,15 +156,15 @@ def test_a_users_function_runs_in_tasks_however_small_its_input_is(
         return pa.table({"pid": [os.getpid()]})
 
     scanned = client.scan(folder / "left.parquet")
-    exchanged = scanned.exchange(2, "k")
+    exchanged = scanned.repartition(2, "k")
     for pipeline in (
         scanned.mapInArrow(where, "pid int"),
         exchanged.mapInArrow(where, "pid int"),
-        exchanged.applyInArrow(group, "pid int"),
-        exchanged.mapInArrow(where, "pid int").aggregate(by="pid", n=("*", "count")),
-        exchanged.select("k").mapInArrow(where, "pid int").exchange(1, sort="pid"),
+        exchanged.groupBy("k").applyInArrow(group, "pid int"),
+        exchanged.mapInArrow(where, "pid int").groupBy("pid").agg(n=("*", "count")),
+        exchanged.select("k").mapInArrow(where, "pid int").repartition(1).sortWithinPartitions("pid"),
     ):
-        pids = pipeline.collect().read_all()["pid"].to_pylist()
+        pids = pipeline.toArrow()["pid"].to_pylist()
         assert pids
         assert os.getpid() not in pids
     first, *_ = pipeline.statistics().exchanges
@@ -168,8 +174,8 @@ def test_a_users_function_runs_in_tasks_however_small_its_input_is(
 def test_rows_of_a_dataframe_do_not_come_through_the_driver(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    pipeline = client.pipeline(spark.range(10)).filter(pc.field("id") > 3).exchange(2, "id").select("id")
-    assert sorted(pipeline.collect().read_all()["id"].to_pylist()) == [*range(4, 10)]
+    pipeline = client.pipeline(spark.range(10)).filter(pc.field("id") > 3).repartition(2, "id").select("id")
+    assert sorted(pipeline.toArrow()["id"].to_pylist()) == [*range(4, 10)]
     (written,) = pipeline.statistics().exchanges
     assert written.tasks > 0
     assert written.reading_tasks == 0
@@ -180,12 +186,12 @@ def test_what_is_larger_than_the_limit_is_for_tasks(
     spark: SparkSession, server: ServerProcess, folder: Path
 ) -> None:
     with ShuffleClient(server.location, reading=Reading(driver_bytes=70_000)) as client:
-        pipeline = client.scan(folder / "left.parquet").aggregate(by="s", n=("*", "count"))
-        assert pipeline.collect().read_all().to_pylist() == [{"s": "ab", "n": 42}]
+        pipeline = client.scan(folder / "left.parquet").groupBy("s").agg(n=("*", "count"))
+        assert pipeline.toArrow().to_pylist() == [{"s": "ab", "n": 42}]
         assert [each.tasks for each in pipeline.statistics().exchanges] == [0]
         before = jobs(spark)
         both = of(client, folder, PLANS["distinct"])  # each file is below, but not both
-        assert both.collect().read_all().num_rows == 61
+        assert both.toArrow().num_rows == 61
         assert jobs(spark) > before
 
 
@@ -193,8 +199,8 @@ def test_a_result_that_is_large_though_its_input_is_small_comes_by_the_server(
     client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_driver, "GATHERED_BYTES", 100)
-    pipeline = client.scan(folder / "left.parquet").exchange(3, "k").select("v")
-    assert sorted(pipeline.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
+    pipeline = client.scan(folder / "left.parquet").repartition(3, "k").select("v")
+    assert sorted(pipeline.toArrow()["v"].to_pylist()) == [*np.arange(42.0)]
     assert client.datasets("exchange/") == []
 
 
@@ -203,9 +209,9 @@ def test_a_join_that_makes_many_rows_of_few_is_left_to_tasks(server: ServerProce
     pq.write_table(pa.table({"k": [1] * 1000, "v": range(1000)}), tmp_path / "x.parquet")
     with ShuffleClient(server.location, reading=Reading(driver_bytes=300_000)) as client:
         one = client.scan(tmp_path / "x.parquet")
-        joined = one.join(one.select("k", w="v"), on="k", partitions=2)
-        pipeline = joined.aggregate(by="w", n=("*", "count"))
-        rows = pipeline.collect().read_all()
+        joined = one.join(one.select("k", w="v"), on="k", numPartitions=2)
+        pipeline = joined.groupBy("w").agg(n=("*", "count"))
+        rows = pipeline.toArrow()
         assert rows.num_rows == 1000
         assert {*rows["n"].to_pylist()} == {1000}
         assert any(each.tasks for each in pipeline.statistics().exchanges)
@@ -214,7 +220,7 @@ def test_a_join_that_makes_many_rows_of_few_is_left_to_tasks(server: ServerProce
 
 def test_an_error_of_a_row_is_that_of_a_task(client: ShuffleClient, folder: Path) -> None:
     scanned = client.scan(folder / "left.parquet").select(x=pc.scalar(1) / pc.field("k"))
-    for run in (scanned.collect, scanned.count, scanned.exchange(2).collect):
+    for run in (scanned.toArrow, scanned.count, scanned.repartition(2).toArrow):
         with pytest.raises(PySparkException, match="divide by zero"):
             run()
     assert client.datasets("exchange/") == []
@@ -230,9 +236,9 @@ def test_rows_that_came_by_grpc_are_computed_with_without_a_word_of_arrow(
             pipeline = (
                 of(client, folder, PLANS[name]).filter(pc.field("v") >= 0).select("k", x=pc.field("v") + 1)
             )
-            assert pipeline.collect().read_all().num_rows == 42
-            groups = pipeline.aggregate(by="x", n=("*", "count"), k=("k", "count_distinct"))
-            assert sum(groups.collect().read_all()["n"].to_pylist()) == 42
+            assert pipeline.toArrow().num_rows == 42
+            groups = pipeline.groupBy("x").agg(n=("*", "count"), k=("k", "count_distinct"))
+            assert sum(groups.toArrow()["n"].to_pylist()) == 42
         assert jobs(spark) == before
     assert "aligned" not in capfd.readouterr().err
 
@@ -242,12 +248,12 @@ def test_explain_says_where_each_step_ran(
 ) -> None:
     pipeline = (
         client.scan(folder / "left.parquet")
-        .exchange(2, "k")
+        .repartition(2, "k")
         .mapInArrow(lambda batches: batches, "k long, v double, s string")
-        .exchange(3, "k")
+        .repartition(3, "k")
         .select("k")
     )
-    pipeline.collect().read_all()
+    pipeline.toArrow()
     capsys.readouterr()
     pipeline.explain()
     lines = capsys.readouterr().out.splitlines()
@@ -286,11 +292,11 @@ def test_ctrl_c_ends_a_job_in_the_driver_and_leaves_nothing(
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        client.scan(folder / "left.parquet").exchange(2, "k").collect()
+        client.scan(folder / "left.parquet").repartition(2, "k").toArrow()
     thread.join()
     assert client.datasets("exchange/") == []
     monkeypatch.undo()
-    assert client.scan(folder / "left.parquet").exchange(2, "k").count() == 42
+    assert client.scan(folder / "left.parquet").repartition(2, "k").count() == 42
 
 
 def test_several_threads_run_their_jobs_in_the_driver_at_once(
@@ -300,9 +306,7 @@ def test_several_threads_run_their_jobs_in_the_driver_at_once(
     expected = {name: rows_by_tasks(name) for name in names}
     before = jobs(spark)
     with ThreadPoolExecutor(4) as threads:
-        found = list(
-            threads.map(lambda name: of(client, folder, PLANS[name]).collect().read_all(), names * 3)
-        )
+        found = list(threads.map(lambda name: of(client, folder, PLANS[name]).toArrow(), names * 3))
     assert jobs(spark) == before
     for name, table in zip(names * 3, found, strict=True):
         assert table.equals(expected[name]), name
@@ -312,11 +316,11 @@ def test_a_persisted_exchange_that_the_driver_wrote_is_read_again(
     spark: SparkSession, client: ShuffleClient, folder: Path
 ) -> None:
     before = jobs(spark)
-    kept = client.scan(folder / "left.parquet").aggregate(by="k", total=("v", "sum")).persist()
-    (total,) = kept.aggregate(total=("total", "sum")).collect().read_all()["total"].to_pylist()
+    kept = client.scan(folder / "left.parquet").groupBy("k").agg(total=("v", "sum")).persist()
+    (total,) = kept.agg(total=("total", "sum")).toArrow()["total"].to_pylist()
     assert total == sum(range(42))
     again = kept.filter(pc.field("total") > 30)
-    assert again.collect().read_all().num_rows == 11
+    assert again.toArrow().num_rows == 11
     assert [each.is_reused for each in again.statistics().exchanges] == [True]
     assert len(client.datasets("exchange/")) == 1
     kept.unpersist()
@@ -336,14 +340,14 @@ def test_the_driver_writes_to_several_servers_and_again_when_one_is_lost(
     with ShuffleClient(",".join(each.location for each in three)) as client:
         before = jobs(spark)
         joined = of(client, folder, PLANS["join inner"])
-        expected = sorted(joined.collect().read_all()["v"].to_pylist())
+        expected = sorted(joined.toArrow()["v"].to_pylist())
         assert len(expected) == 21
-        kept = client.scan(folder / "left.parquet").exchange(3, "k").persist().select("v")
-        assert kept.collect().read_all().num_rows == 42
+        kept = client.scan(folder / "left.parquet").repartition(3, "k").persist().select("v")
+        assert kept.toArrow().num_rows == 42
         assert jobs(spark) == before
         (holder,) = kept.statistics().exchanges[0].servers
         (server,) = (each for each in three if each.location == holder)
         server.kill()
-        assert sorted(kept.collect().read_all()["v"].to_pylist()) == [*np.arange(42.0)]
+        assert sorted(kept.toArrow()["v"].to_pylist()) == [*np.arange(42.0)]
         assert not kept.statistics().exchanges[0].is_reused
-        assert sorted(joined.collect().read_all()["v"].to_pylist()) == expected
+        assert sorted(joined.toArrow()["v"].to_pylist()) == expected

@@ -54,8 +54,8 @@ def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
     pq.write_table(pa.table({"k": range(100)}), tmp_path / "small.parquet")
 
     def tasks_of_a_run() -> list[int]:
-        pipeline = client.scan(tmp_path / "small.parquet").exchange(3, "k").filter(pc.field("k") > 9)
-        assert sorted(pipeline.collect().read_all()["k"].to_pylist()) == [*range(10, 100)]
+        pipeline = client.scan(tmp_path / "small.parquet").repartition(3, "k").filter(pc.field("k") > 9)
+        assert sorted(pipeline.toArrow()["k"].to_pylist()) == [*range(10, 100)]
         assert pipeline.count() == 90
         return [each.tasks for each in pipeline.statistics().exchanges]
 
@@ -67,7 +67,7 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured_and_the_serv
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     df = numbered(spark)
-    summed = grouped(client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "k"))
+    summed = grouped(client.pipeline(df).mapInArrow(slowly, df.schema).repartition(8, "k"))
     assert sums_of(pa.Table.from_batches(summed.toDF().toArrow().to_batches())) == expected()
     assert len(servers_of(client)) == 2, "one in each executor"
     assert client._servers.home is not None
@@ -83,9 +83,9 @@ def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured_and_the_serv
             other.datasets()
 
     right = spark.range(0, 97, numPartitions=2).selectExpr("id AS k", "id * 2 AS v")
-    joined = client.pipeline(df).exchange(6, "k").join(client.pipeline(right).exchange(6, "k"), on="k")
+    joined = client.pipeline(df).repartition(6, "k").join(client.pipeline(right).repartition(6, "k"), on="k")
     assert joined.count() == ROWS
-    table = joined.collect().read_all()
+    table = joined.toArrow()
     assert sorted(zip(table["id"].to_pylist(), table["v"].to_pylist(), strict=True)) == [
         (number, number % 97 * 2) for number in range(ROWS)
     ]
@@ -130,9 +130,9 @@ def test_an_executor_that_is_killed_between_two_exchanges_costs_a_rerun(
             yield batch
 
     df = numbered(spark)
-    written = client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "id")
-    pipeline = grouped(written.mapInArrow(kill, df.schema).exchange(8, "k"))
-    assert sums_of(pipeline.collect().read_all()) == expected()
+    written = client.pipeline(df).mapInArrow(slowly, df.schema).repartition(8, "id")
+    pipeline = grouped(written.mapInArrow(kill, df.schema).repartition(8, "k"))
+    assert sums_of(pipeline.toArrow()) == expected()
     assert marker.exists()
 
 
@@ -143,8 +143,10 @@ def test_what_servers_of_executors_keep_elsewhere_outlives_them(spark: SparkSess
         spark, timeouts=Timeouts(tries=1, connect_seconds=2), **options
     ) as client:
         df = numbered(spark)
-        spread = client.pipeline(df).mapInArrow(slowly, df.schema).exchange(8, "k", offload=tmp_path).toDF()
-        single = client.pipeline(df).exchange(1, offload=tmp_path).toDF()
+        spread = (
+            client.pipeline(df).mapInArrow(slowly, df.schema).repartition(8, "k", offload=tmp_path).toDF()
+        )
+        single = client.pipeline(df).repartition(1, offload=tmp_path).toDF()
         pids = servers_of(client)
         assert len(pids) == 2
         for pid in pids:
@@ -163,7 +165,7 @@ def test_what_an_executor_lacks_is_said_once_with_what_to_do(spark: SparkSession
         ShuffleClient.in_executors(spark, memory_limit="1KiB") as client,
         pytest.raises(InvalidRequest) as refused,
     ):
-        client.pipeline(numbered(spark)).exchange(2).toDF()
+        client.pipeline(numbered(spark)).repartition(2).toDF()
     assert str(refused.value).startswith("no server can run in this executor: that of ")
     assert "--memory-limit" in str(refused.value)
     assert "Traceback" not in str(refused.value)
@@ -172,7 +174,7 @@ def test_what_an_executor_lacks_is_said_once_with_what_to_do(spark: SparkSession
 def test_a_server_beside_the_driver_demands_its_token(spark: SparkSession) -> None:
     with ShuffleClient.embedded(reachable=True, memory_limit="64MiB") as client:
         assert client.location.startswith("grpc://127.0.0.1:")
-        assert client.pipeline(numbered(spark)).exchange(4, "k").toDF().count() == ROWS
+        assert client.pipeline(numbered(spark)).repartition(4, "k").toDF().count() == ROWS
         with (
             ShuffleClient(client.location) as other,
             pytest.raises(FlightShuffleError, match="token"),

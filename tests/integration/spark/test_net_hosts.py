@@ -105,7 +105,7 @@ def waits(directory: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def complete(pipeline: Any) -> bool:
-    return sorted(pipeline.collect().read_all()["id"].to_pylist()) == [*range(ROWS)]
+    return sorted(pipeline.toArrow()["id"].to_pylist()) == [*range(ROWS)]
 
 
 def rows(client: ShuffleClient, spark: SparkSession) -> Any:
@@ -115,9 +115,11 @@ def rows(client: ShuffleClient, spark: SparkSession) -> Any:
 
 
 def measured(client: ShuffleClient, spark: SparkSession, directory: Path) -> Any:
-    client.pipeline(spark.range(0, ROWS, numPartitions=12)).exchange(12, "id").count()  # starts the servers
+    client.pipeline(spark.range(0, ROWS, numPartitions=12)).repartition(
+        12, "id"
+    ).count()  # starts the servers
     wait_for(directory / "write")
-    kept = rows(client, spark).exchange(12, "id").persist()
+    kept = rows(client, spark).repartition(12, "id").persist()
     assert kept.count() == ROWS
     tell(directory / "written")
     wait_for(directory / "read")
@@ -143,7 +145,7 @@ def cut(when: str, client: ShuffleClient, spark: SparkSession, directory: Path) 
     made = rows(client, spark)
     if when == "written":
         made = made.mapInArrow(hold, "id long, s binary")
-    made = made.exchange(6, "id")
+    made = made.repartition(6, "id")
     if when == "read":
         made = made.mapInArrow(hold, "id long, s binary")
     if when == "sealed":

@@ -50,7 +50,7 @@ def queries(spark: SparkSession) -> int:
 
 
 def keys(client: ShuffleClient, scan: Pipeline, function: Stage = same) -> list[int]:
-    exchanged = scan.mapInArrow(function, "k long").exchange(3, "k")
+    exchanged = scan.mapInArrow(function, "k long").repartition(3, "k")
     return sorted(client.collect(exchanged).read_all()["k"].to_pylist())
 
 
@@ -67,7 +67,7 @@ def test_several_inputs_of_a_job_have_their_own_rows(
     before = queries(spark)
     assert keys(client, scans[0].union(scans[1]).union(scans[2])) == sorted([*range(ROWS)] * 3)
     with client.scope():
-        held = client.pipeline(spark.range(ROWS).selectExpr("id as k")).exchange(2, "k").toDF()
+        held = client.pipeline(spark.range(ROWS).selectExpr("id as k")).repartition(2, "k").toDF()
         assert queries(spark) == before + 1
         beside = client.pipeline(held)
         assert keys(client, scans[0].union(beside)) == sorted([*range(ROWS)] * 2)
@@ -83,7 +83,7 @@ def test_workers_are_those_of_queries(spark: SparkSession, client: ShuffleClient
 
     before = queries(spark)
     exchanged = (
-        client.scan(folder, spark=spark).mapInArrow(environment, "k long, found string").exchange(2, "k")
+        client.scan(folder, spark=spark).mapInArrow(environment, "k long, found string").repartition(2, "k")
     )
     found = {row["found"] for row in client.collect(exchanged).read_all().to_pylist()}
     assert queries(spark) == before

@@ -56,8 +56,8 @@ def objects(shared: Path) -> int:
 def test_a_frame_reads_on_when_all_servers_are_killed(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], shared: Path
 ) -> None:
-    frame = several.pipeline(numbered(spark)).exchange(8, "k", offload=shared).toDF()
-    other = several.pipeline(numbered(spark)).exchange(8, "k", offload=f"file://{shared}/mine").toDF()
+    frame = several.pipeline(numbered(spark)).repartition(8, "k", offload=shared).toDF()
+    other = several.pipeline(numbered(spark)).repartition(8, "k", offload=f"file://{shared}/mine").toDF()
     assert objects(shared) == 4
     servers[1].kill()
     assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))
@@ -88,9 +88,9 @@ def test_a_server_that_is_lost_between_two_exchanges_is_read_from_its_object(
         yield from batches
 
     df = numbered(spark)
-    first = several.pipeline(df).mapInArrow(count, df.schema).exchange(8, "id", offload=shared)
-    pipeline = first.mapInArrow(kill, df.schema).exchange(8, "k")
-    assert ids_of(pipeline.collect().read_all()) == list(range(ROWS))
+    first = several.pipeline(df).mapInArrow(count, df.schema).repartition(8, "id", offload=shared)
+    pipeline = first.mapInArrow(kill, df.schema).repartition(8, "k")
+    assert ids_of(pipeline.toArrow()) == list(range(ROWS))
     assert marker.exists()
     assert len(counted.read_text()) == 6, "the first exchange ran once"
 
@@ -107,10 +107,12 @@ def test_a_prefix_that_servers_may_not_write_to_is_refused(
     df = numbered(spark)
     pipeline = several.pipeline(df).mapInArrow(note, df.schema)
     with pytest.raises(Forbidden, match=r"may write below file://.*shared"):
-        pipeline.exchange(4, "k", offload=tmp_path / "other").toDF()
+        pipeline.repartition(4, "k", offload=tmp_path / "other").toDF()
     assert not ran.exists(), "no task has begun"
-    with pytest.raises(InvalidRequest, match=r"exchange\(4, 'k'\): offload is a directory's absolute path"):
-        pipeline.exchange(4, "k", offload="relative")
+    with pytest.raises(
+        InvalidRequest, match=r"repartition\(4, 'k'\): offload is a directory's absolute path"
+    ):
+        pipeline.repartition(4, "k", offload="relative")
     assert not several.datasets()
 
 
@@ -119,7 +121,7 @@ def test_an_embedded_server_writes_where_its_client_says(
 ) -> None:
     caplog.set_level(logging.WARNING)
     with ShuffleClient.embedded(offload_to=shared, timeouts=QUICK) as client:
-        frame = client.pipeline(numbered(spark)).exchange(8, "k", offload=shared).toDF()
+        frame = client.pipeline(numbered(spark)).repartition(8, "k", offload=shared).toDF()
         assert client._embedded is not None
         os.kill(client._embedded.pid, signal.SIGKILL)
         assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))

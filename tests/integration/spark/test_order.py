@@ -73,17 +73,17 @@ def test_partitions_are_sorted_as_by_sort_within_partitions(
 ) -> None:
     theirs = events.repartition(5, "k").sortWithinPartitions(*map(in_spark, keys), "id")
     expected = rows(theirs)
-    plan = client.pipeline(events).exchange(5, "k", sort=[*keys, "id"])
+    plan = client.pipeline(events).repartition(5, "k").sortWithinPartitions(*keys, "id")
     assert rows(plan.toDF()) == expected
     if "t" in keys:
-        assert plan.collect().read_all().column("id").to_pylist() == [row for _, row in expected]
+        assert plan.toArrow().column("id").to_pylist() == [row for _, row in expected]
 
 
 def test_an_exchange_without_a_number_is_placed_as_sparks_own(
     client: ShuffleClient, events: DataFrame
 ) -> None:
     expected = sorted(rows(events.repartition(3, "k", "t")))
-    assert sorted(rows(client.pipeline(events).exchange(["K", "t"]).toDF())) == expected
+    assert sorted(rows(client.pipeline(events).repartition("K", "t").toDF())) == expected
 
 
 @pytest.mark.parametrize("by", [["s desc", "id desc"], ["t"]], ids=" ".join)
@@ -91,11 +91,10 @@ def test_sampled_ranges_in_order_are_the_whole_in_order(
     client: ShuffleClient, events: DataFrame, by: list[str]
 ) -> None:
     pipeline = client.pipeline(events).mapInArrow(lambda batches: batches, events.schema)
-    boundaries = pipeline.sample_boundaries(6, by, seed=1)
+    placed = pipeline.repartitionByRange(6, *by, seed=1).sortWithinPartitions(*by, "id")
+    found = rows(placed.toDF())
     if "t" in by:
-        assert boundaries == pipeline.sample_boundaries(6, by, seed=1)
-    assert len(boundaries) == 5
-    found = rows(pipeline.exchange(boundaries=boundaries, by=by, sort=[*by, "id"]).toDF())
+        assert found == rows(placed.toDF())
     assert [row for _, row in found] == ids(events.orderBy(*map(in_spark, by), "id"))
     sizes = np.bincount([partition for partition, _ in found], minlength=6)
     assert sizes.max() < 750, "500 each"
@@ -106,8 +105,13 @@ def test_groups_have_their_rows_in_order(client: ShuffleClient, events: DataFram
         assert table.column("t").to_pylist() == sorted(table.column("t").to_pylist(), reverse=True)
         return table.slice(0, 1)
 
-    plan = client.pipeline(events).exchange(4, "k", sort=["t desc", "id"])
-    latest = plan.mapInArrow(lambda batches: batches, events.schema).applyInArrow(first, events.schema).toDF()
+    plan = client.pipeline(events).repartition(4, "k").sortWithinPartitions("t desc", "id")
+    latest = (
+        plan.mapInArrow(lambda batches: batches, events.schema)
+        .groupBy("k")
+        .applyInArrow(first, events.schema)
+        .toDF()
+    )
     from pyspark.sql import functions as sql
 
     theirs = events.groupBy("k").agg(sql.max_by("id", sql.struct("t", sql.negative("id"))).alias("id"))
@@ -128,9 +132,9 @@ def test_an_as_of_join_is_that_of_pandas(spark: SparkSession, client: ShuffleCli
         client.pipeline(spark.createDataFrame(pa.Table.from_pandas(data, preserve_index=False)))
         for data in (trades, quotes)
     )
-    plan = left.join(right, on="K", how="asof", as_of=("AT", "quoted"), partitions=4, **options)
+    plan = left.join(right, on="K", how="asof", as_of=("AT", "quoted"), numPartitions=4, **options)
     assert repr(plan).endswith("→ stage 1 (asof join('K'))>")
-    found = plan.collect().read_all()
+    found = plan.toArrow()
     assert found.column_names == ["k", "at", "trade", "quoted", "quote"]
     matches = sorted(zip(found.column("trade").to_pylist(), found.column("quote").to_pylist(), strict=True))
     wanted = [

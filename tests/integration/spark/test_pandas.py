@@ -89,15 +89,15 @@ def check_all_methods(client: ShuffleClient, df: DataFrame) -> None:
     rows = client.pipeline(df)
     mapped = content(df.mapInPandas(looks, LOOKED))
     assert content(rows.mapInPandas(looks, LOOKED).toDF()) == mapped
-    assert content(rows.exchange(1, sort="id").mapInPandas(looks, LOOKED).toDF()) == mapped
-    by_key = rows.exchange(2, "key")
+    assert content(rows.repartition(1).sortWithinPartitions("id").mapInPandas(looks, LOOKED).toDF()) == mapped
+    by_key = rows.repartition(2, "key")
     for function in (look_with_keys, look_in_pieces):
         grouped = df.groupBy("key").applyInPandas(function, LOOKED)
-        assert content(by_key.applyInPandas(function, LOOKED).toDF()) == content(grouped)
+        assert content(by_key.groupBy("key").applyInPandas(function, LOOKED).toDF()) == content(grouped)
     # Of each key but the first one side has no rows.
     other = df.where("key = 0").selectExpr("key + 0 as key", "*").drop(df["key"])
     both = df.groupBy("key").cogroup(other.groupBy("key")).applyInPandas(look_at_both, LOOKED)
-    pair = by_key.cogroup(client.pipeline(other).exchange(2, "key"))
+    pair = by_key.groupBy("key").cogroup(client.pipeline(other).groupBy("key"))
     assert content(pair.applyInPandas(look_at_both, LOOKED).toDF()) == content(both)
 
 
@@ -157,7 +157,7 @@ def test_rows_that_a_function_gives_back_are_the_same(client: ShuffleClient, spa
         return frame[list(reversed(frame.columns))]
 
     df = everything(spark).coalesce(1)
-    found = client.pipeline(df).exchange(2, "k").applyInPandas(turned, df.schema).toDF()
+    found = client.pipeline(df).repartition(2, "k").groupBy("k").applyInPandas(turned, df.schema).toDF()
     expected = df.groupBy("k").applyInPandas(turned, df.schema)
     assert found.schema == expected.schema
     assert content(found) == content(expected)

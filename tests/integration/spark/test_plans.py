@@ -76,17 +76,17 @@ def ids(table: pa.Table) -> list[int]:
 def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_once(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    exchanged = client.pipeline(skewed_rows(spark)).exchange(8, "k", split=True)
+    exchanged = client.pipeline(skewed_rows(spark)).repartition(8, "k", split=True)
     pipeline = exchanged.mapInArrow(seen, SEEN)
-    table = pipeline.collect().read_all()
+    table = pipeline.toArrow()
     assert ids(table) == list(range(200_000))
     found = calls(table)
     large = max(found, key=lambda partition: found[partition])
     assert found[large] > 4
     assert all(count == 1 for partition, count in found.items() if partition != large)
     # The order of the partitions and of each one's rows is that of an uncut run.
-    whole = client.pipeline(skewed_rows(spark)).exchange(8, "k")
-    uncut = whole.mapInArrow(seen, SEEN).collect().read_all()
+    whole = client.pipeline(skewed_rows(spark)).repartition(8, "k")
+    uncut = whole.mapInArrow(seen, SEEN).toArrow()
     assert set(calls(uncut).values()) == {1}
     assert table["partition"].to_pylist() == uncut["partition"].to_pylist()
     first, last = pipeline.statistics().exchanges
@@ -95,7 +95,7 @@ def test_a_large_partition_is_read_in_pieces_that_have_its_number_and_each_row_o
     assert last.pieces > 8
     assert first.reading_tasks == last.tasks
     # Groups need a whole partition, and so does Spark's own number of partitions.
-    groups = exchanged.applyInArrow(lambda group: group.slice(0, 1), "id long, k long").collect().read_all()
+    groups = exchanged.groupBy("k").applyInArrow(lambda group: group.slice(0, 1), "id long, k long").toArrow()
     assert sorted(groups["k"].to_pylist()) == [0, 200, 400, 600, 800, 1000, 1200, 1400]
     with client.scope():
         df = exchanged.toDF()
@@ -107,16 +107,16 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     rows = client.pipeline(skewed_rows(spark))
-    keyed = rows.exchange(8, "k")
-    ranged = rows.exchange(boundaries=[400, 800], by="k")
+    keyed = rows.repartition(8, "k")
+    ranged = rows.repartitionByRange("k", boundaries=[400, 800])
     joined = keyed.join(client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k")), on="k", how="left")
     for pipeline in (keyed, ranged, joined, keyed.filter(pc.field("id") >= 0)):
-        table = pipeline.mapInArrow(seen, SEEN).collect().read_all()
+        table = pipeline.mapInArrow(seen, SEEN).toArrow()
         assert len(table) == 200_000
         assert set(calls(table).values()) == {1}
     # Where only steps of Arrow follow, no call sees the cut.
-    counts = keyed.filter(pc.field("id") >= 0).exchange(2)
-    assert len(counts.collect().read_all()) == 200_000
+    counts = keyed.filter(pc.field("id") >= 0).repartition(2)
+    assert len(counts.toArrow()) == 200_000
     assert counts.statistics().exchanges[0].cut_partitions == 1
 
 
@@ -124,14 +124,16 @@ def test_a_function_sees_all_rows_of_a_key_in_one_call_where_cutting_was_not_ask
 def test_a_large_side_of_a_join_is_cut_and_the_other_read_by_each_piece(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
-    left = client.pipeline(skewed_rows(spark)).exchange(8, "k", split=True)
-    right = client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k", "id * 2 as v")).exchange(8, "k")
+    left = client.pipeline(skewed_rows(spark)).repartition(8, "k", split=True)
+    right = client.pipeline(spark.range(0, 1600, 200).selectExpr("id as k", "id * 2 as v")).repartition(
+        8, "k"
+    )
     joined = left.join(right, on="k").mapInArrow(seen, SEEN)
-    table = joined.collect().read_all()
+    table = joined.toArrow()
     assert len(table) == 200_000
     assert max(calls(table).values()) > 4
     assert [each.cut_partitions for each in joined.statistics().exchanges] == [1, 0, 0]
-    full = left.join(right, on="k", how="full").mapInArrow(seen, SEEN).collect().read_all()
+    full = left.join(right, on="k", how="full").mapInArrow(seen, SEEN).toArrow()
     assert set(calls(full).values()) == {1}
 
 
@@ -145,7 +147,7 @@ def counted(spark: SparkSession, client: ShuffleClient) -> tuple[Pipeline, Any]:
             yield batch
 
     pipeline = client.pipeline(spark.range(100).selectExpr("id", "id % 3 as k"))
-    return pipeline.mapInArrow(count, "id long, k long").exchange(4, "k"), total
+    return pipeline.mapInArrow(count, "id long, k long").repartition(4, "k"), total
 
 
 def test_a_persisted_exchange_runs_once_for_all_plans_and_threads_until_it_is_unpersisted(
@@ -157,8 +159,7 @@ def test_a_persisted_exchange_runs_once_for_all_plans_and_threads_until_it_is_un
     results: list[list[int]] = []
     pipelines = [exchanged, before, exchanged.mapInArrow(lambda batches: batches, "id long, k long")]
     threads = [
-        threading.Thread(target=lambda each=each: results.append(ids(each.collect().read_all())))
-        for each in pipelines
+        threading.Thread(target=lambda each=each: results.append(ids(each.toArrow()))) for each in pipelines
     ]
     for thread in threads:
         thread.start()
@@ -176,11 +177,11 @@ def test_a_persisted_exchange_runs_once_for_all_plans_and_threads_until_it_is_un
     assert [each.is_reused for each in before.statistics().exchanges] == [True]
     # One that the server has lost is written again.
     client.drop(client.datasets()[0].name)
-    assert ids(before.collect().read_all()) == list(range(100))
+    assert ids(before.toArrow()) == list(range(100))
     assert total.value == 200
     assert exchanged.unpersist().unpersist() is exchanged
     assert client.datasets() == []
-    assert ids(exchanged.collect().read_all()) == list(range(100))
+    assert ids(exchanged.toArrow()) == list(range(100))
     assert total.value == 300
     with pytest.raises(InvalidRequest, match=r"persist: .* has no exchange"):
         client.pipeline(spark.range(1)).persist()
@@ -188,13 +189,15 @@ def test_a_persisted_exchange_runs_once_for_all_plans_and_threads_until_it_is_un
 
 def test_what_is_persisted_in_a_scope_ends_with_it(spark: SparkSession, client: ShuffleClient) -> None:
     exchanged, total = counted(spark, client)
-    second = exchanged.persist().mapInArrow(lambda batches: batches, "id long, k long").exchange(2).persist()
+    second = (
+        exchanged.persist().mapInArrow(lambda batches: batches, "id long, k long").repartition(2).persist()
+    )
     with client.scope():
-        assert len(second.collect().read_all()) == 100
+        assert len(second.toArrow()) == 100
         assert len(client.datasets()) == 2
-        assert len(second.collect().read_all()) == 100
+        assert len(second.toArrow()) == 100
     assert client.datasets() == []
-    assert len(second.collect().read_all()) == 100
+    assert len(second.toArrow()) == 100
     assert total.value == 200
     second.unpersist()
     exchanged.unpersist()
@@ -208,7 +211,7 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     left, total = counted(spark, client)
-    right = client.pipeline(spark.range(0, 3, 1, 3).selectExpr("id as k", "id * 2 as v")).exchange(4, "k")
+    right = client.pipeline(spark.range(0, 3, 1, 3).selectExpr("id as k", "id * 2 as v")).repartition(4, "k")
     before = jobs_of(spark)
     joined = left.join(right, on="k")
     with client.scope():
@@ -219,7 +222,7 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     assert [(each.rows, each.tasks) for each in joined.statistics().exchanges] == [(100, 2), (3, 3)]
 
     # One side of a union is made of the other: two jobs, one after the other.
-    second = left.mapInArrow(lambda batches: batches, "id long, k long").exchange(2)
+    second = left.mapInArrow(lambda batches: batches, "id long, k long").repartition(2)
     before = jobs_of(spark)
     with client.scope():
         df = left.union(second).toDF()
@@ -233,7 +236,7 @@ def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     wrong = (
         client.pipeline(spark.range(3).withColumnRenamed("id", "k"))
         .mapInArrow(fails, "k long")
-        .exchange(4, "k")
+        .repartition(4, "k")
     )
     with pytest.raises(PySparkException, match="this side"):
         left.join(wrong, on="k").toDF()
@@ -255,10 +258,12 @@ def test_a_result_ends_with_its_scope_and_has_statistics(
     (found,) = statistics.exchanges
     assert (found.rows, found.partitions, found.tasks) == (100, 4, 2)
     assert found.size_bytes == statistics.size_bytes > 0
-    assert found.exchange == "exchange(4, 'k')"
+    assert found.exchange == "repartition(4, 'k')"
     assert 0 < found.job_seconds <= statistics.seconds
     (line,) = caplog.messages
-    assert line.startswith("DataFrame → stage 1 (mapInArrow count) → exchange(4, 'k'): 1 exchange, 100 rows")
+    assert line.startswith(
+        "DataFrame → stage 1 (mapInArrow count) → repartition(4, 'k'): 1 exchange, 100 rows"
+    )
     with pytest.raises(ZeroDivisionError), client.scope():
         _ = exchanged.toDF().count() // 0
     assert client.datasets() == []
@@ -268,11 +273,12 @@ def test_explain_shows_the_plan_and_what_ran(
     spark: SparkSession, client: ShuffleClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exchanged, _ = counted(spark, client)
-    other = client.pipeline(spark.range(10).withColumnRenamed("id", "k")).exchange(4, "k", name="few")
-    texts = client.pipeline(spark.range(10).selectExpr("id", "string(id) as s")).exchange(4, "s", "id")
+    other = client.pipeline(spark.range(10).withColumnRenamed("id", "k")).repartition(4, "k", name="few")
+    texts = client.pipeline(spark.range(10).selectExpr("id", "string(id) as s")).repartition(4, "s", "id")
     texts.explain()
     assert (
-        "exchange(4, 's', 'id') #1: by the hash of 's', 'id', which Spark computes" in capsys.readouterr().out
+        "repartition(4, 's', 'id') #1: by the hash of 's', 'id', which Spark computes"
+        in capsys.readouterr().out
     )
     joined = exchanged.join(other, on="k", how="left").mapInArrow(seen, SEEN)
     both = joined.union(joined)
@@ -280,11 +286,11 @@ def test_explain_shows_the_plan_and_what_ran(
     before = capsys.readouterr().out.splitlines()
     assert before[0] == "union"
     assert before[1].startswith("├─ stage 3 (mapInArrow seen)")
-    assert "│  ├─ exchange(4, 'k') #1: by the hash of 'k'" in before
-    assert "│  └─ exchange(4, 'k', name='few') #2: by the hash of 'k'" in before
-    assert "   ├─ exchange(4, 'k') #1, see above" in before
+    assert "│  ├─ repartition(4, 'k') #1: by the hash of 'k'" in before
+    assert "│  └─ repartition(4, 'k', name='few') #2: by the hash of 'k'" in before
+    assert "   ├─ repartition(4, 'k') #1, see above" in before
     assert not any("partitions, " in line for line in before)
-    assert len(both.collect().read_all()) == 200
+    assert len(both.toArrow()) == 200
     both.explain()
     after = capsys.readouterr().out
     assert "4 partitions, 100 rows, " in after
@@ -295,12 +301,12 @@ def test_explain_shows_the_plan_and_what_ran(
 def test_explain_tells_partial_from_final(
     spark: SparkSession, client: ShuffleClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pipeline = client.pipeline(spark.range(100)).aggregate({"id": "sum"}, by="id", partitions=200)
+    pipeline = client.pipeline(spark.range(100)).groupBy("id", numPartitions=200).agg({"id": "sum"})
     with client.scope():
         pipeline.toDF()
         pipeline.explain()
     after = capsys.readouterr().out
-    assert re.search(r"(?m)^stage 1 \(aggregate\), partial$", after)
+    assert re.search(r"(?m)^stage 1 \(agg\), partial$", after)
     assert re.search(
         r"(?m)^    200 partitions, 100 rows, .* \(skew [1-9][0-9.]*\), [0-9]+ without rows$", after
     )
@@ -310,7 +316,7 @@ def test_a_name_is_in_the_dataset_and_in_sparks_job(spark: SparkSession, client:
     context: Any = spark.sparkContext
     context.setJobDescription("mine")
     try:
-        named = client.pipeline(spark.range(10)).exchange(2, name="a b: ../é")
+        named = client.pipeline(spark.range(10)).repartition(2, name="a b: ../é")
         with client.scope():
             df = named.toDF()
             df.collect()
@@ -325,4 +331,4 @@ def test_a_name_is_in_the_dataset_and_in_sparks_job(spark: SparkSession, client:
     assert [each.get() for each in described if each.isDefined()][:2] == ["mine", "a b: ../é"]
     for wrong in ("", "x" * 101, "a\nb"):
         with pytest.raises(InvalidRequest, match="name is 1 to 100 printable"):
-            named.exchange(2, name=wrong)
+            named.repartition(2, name=wrong)

@@ -52,7 +52,10 @@ def test_a_pipeline_that_has_succeeded_does_not_fail_when_a_used_up_dataset_cann
         return action(server, name, *how, **named)
 
     pipeline = (
-        client.pipeline(spark.range(100)).exchange(2, "id").mapInArrow(same, "id long").exchange(3, "id")
+        client.pipeline(spark.range(100))
+        .repartition(2, "id")
+        .mapInArrow(same, "id long")
+        .repartition(3, "id")
     )
     with monkeypatch.context() as patch:
         patch.setattr(RemoteServer, "action", refusing)
@@ -64,7 +67,7 @@ def test_release_takes_what_was_derived_and_drops_all_that_it_reads(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
     def result(number: int) -> DataFrame:
-        return client.pipeline(spark.range(number, number + 3)).exchange(2, "id").toDF()
+        return client.pipeline(spark.range(number, number + 3)).repartition(2, "id").toDF()
 
     left, right, other, cached = (result(number) for number in range(4))
     joined = left.join(right, "id").groupBy().count()
@@ -90,7 +93,7 @@ def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_we
     client: ShuffleClient, spark: SparkSession
 ) -> None:
     def pipeline() -> Pipeline:
-        found: Pipeline = client.pipeline(spark.range(3)).exchange(1).persist()
+        found: Pipeline = client.pipeline(spark.range(3)).repartition(1).persist()
         return found
 
     def left() -> int:
@@ -99,7 +102,7 @@ def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_we
 
     kept = pipeline()
     assert kept.count() == 3
-    reader = kept.collect()
+    reader = kept.toLocalIterator()
     derived = kept.mapInArrow(same, "id long")
     del kept
     assert derived.count() == 3
@@ -133,7 +136,7 @@ def test_a_persisted_dataset_ends_with_its_pipelines_and_with_the_frames_that_we
 def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_the_run(
     client: ShuffleClient, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exchanged = client.pipeline(spark.range(100)).exchange(2, "id")
+    exchanged = client.pipeline(spark.range(100)).repartition(2, "id")
     claim = PersistedDataset.claim
 
     def claimed_after(persisted: PersistedDataset, run: object) -> Any:
@@ -142,10 +145,10 @@ def test_an_exchange_that_was_unpersisted_while_a_run_waited_for_it_ends_with_th
         return claim(persisted, run)
 
     runs: list[Callable[[], object]] = [
-        lambda: exchanged.collect().read_all(),
+        exchanged.toArrow,
         lambda: client.release(exchanged.toDF()),
         exchanged.count,
-        lambda: exchanged.exchange(2).collect().read_all(),
+        lambda: exchanged.repartition(2).toArrow(),
     ]
     for run in runs:
         exchanged.persist()
@@ -171,8 +174,8 @@ def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
     place: tuple[Any, str],
     kept: int,
 ) -> None:
-    exchanged = client.pipeline(spark.range(100)).exchange(2, "id").persist()
-    after = exchanged.mapInArrow(same, "id long").exchange(2)
+    exchanged = client.pipeline(spark.range(100)).repartition(2, "id").persist()
+    after = exchanged.mapInArrow(same, "id long").repartition(2)
     called = getattr(*place)
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
@@ -181,7 +184,7 @@ def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
 
     monkeypatch.setattr(*place, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        (after.collect if place[1] == "collected" else after.toDF)()
+        (after.toLocalIterator if place[1] == "collected" else after.toDF)()
     eventually(lambda: len(client.datasets("exchange/")), kept)
     with client._owned().loop.machine() as machine:
         assert len(machine.datasets) == kept
@@ -192,16 +195,16 @@ def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
 def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
-    outside = client.pipeline(spark.range(3)).exchange(1).toDF()
+    outside = client.pipeline(spark.range(3)).repartition(1).toDF()
 
     def block() -> None:
         with client.scope():
-            early = client.pipeline(spark.range(3)).exchange(1).toDF()
+            early = client.pipeline(spark.range(3)).repartition(1).toDF()
             client.release(early)
             with client.scope():
-                assert client.pipeline(spark.range(4)).exchange(1).toDF().count() == 4
+                assert client.pipeline(spark.range(4)).repartition(1).toDF().count() == 4
             assert len(client.datasets("exchange/")) == 1
-            client.pipeline(spark.range(5)).exchange(1).toDF()
+            client.pipeline(spark.range(5)).repartition(1).toDF()
             assert len(client.datasets("exchange/")) == 2
             raise RuntimeError("of the block")
 
@@ -213,8 +216,8 @@ def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
 
 def test_a_frame_of_an_embedded_client_that_was_closed_says_so(spark: SparkSession) -> None:
     with ShuffleClient.embedded(timeouts=Timeouts(tries=1)) as closed:
-        df = closed.pipeline(spark.range(3)).exchange(1).toDF()
-        pipeline = closed.pipeline(spark.range(3)).exchange(1).persist()
+        df = closed.pipeline(spark.range(3)).repartition(1).toDF()
+        pipeline = closed.pipeline(spark.range(3)).repartition(1).persist()
         assert pipeline.count() == 3
         shared = closed.broadcast(pa.table({"x": [1]}))
     said = "is gone: its server was embedded in a ShuffleClient that was closed"

@@ -67,14 +67,14 @@ def test_a_function_gets_no_more_rows_at_once_than_the_session_s_limit(
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"rows": pa.array([batch.num_rows], pa.int64())})
 
-    found = client.scan(tmp_path).mapInArrow(sizes, "rows long").exchange(1).collect().read_all()
+    found = client.scan(tmp_path).mapInArrow(sizes, "rows long").repartition(1).toArrow()
     assert found.column("rows").to_pylist() == [limit] * 3
 
 
 def test_an_exchange_straight_after_a_scan_places_rows_as_spark_does(
     client: ShuffleClient, spark: SparkSession, lake: Path
 ) -> None:
-    df = client.scan(lake).exchange(5, "user", "day").toDF()
+    df = client.scan(lake).repartition(5, "user", "day").toDF()
     assert placed(df) == placed(spark.read.parquet(str(lake)).repartition(5, "user", "day"))
 
 
@@ -88,7 +88,8 @@ def test_stages_before_and_after_an_exchange_see_what_the_filter_keeps(
     scan = client.scan(lake, columns=["user", "name"], filter=keep)
     counted = (
         scan.mapInArrow(same, "user long, name string")
-        .exchange(3, "user")
+        .repartition(3, "user")
+        .groupBy("user")
         .applyInArrow(count, "user long, rows long")
     )
     expected = spark.read.parquet(str(lake)).where("day = 3 and id > 1000").groupBy("user").count()
@@ -105,14 +106,14 @@ def test_a_dataset_of_pyarrow_may_be_scanned(client: ShuffleClient, tmp_path: Pa
     feather.write_feather(table, tmp_path / "x.feather", chunksize=10)
     schema = pa.schema([*table.schema, pa.field("later", pa.string())])
     dataset = ds.dataset(tmp_path, format="feather", schema=schema)
-    df = client.scan(dataset, filter=pc.field("day") == "mon").exchange(2, "id").toDF()
+    df = client.scan(dataset, filter=pc.field("day") == "mon").repartition(2, "id").toDF()
     assert sorted(df.collect()) == [(number, "mon", None) for number in range(0, 100, 2)]
 
 
 def test_a_scan_that_finds_nothing_gives_no_rows(client: ShuffleClient, lake: Path) -> None:
     scan = client.scan(lake, filter=pc.field("day") == 99)
     assert scan.toDF().collect() == []
-    assert scan.mapInArrow(same, scan.leg.struct).exchange(3, "id").toDF().collect() == []
+    assert scan.mapInArrow(same, scan.leg.struct).repartition(3, "id").toDF().collect() == []
 
 
 def test_an_error_of_a_file_is_said_to_be_of_what_the_stages_read(
@@ -237,5 +238,5 @@ def test_collations_and_chars_are_compared_by_spark_alone(
     ):
         with pytest.raises(InvalidRequest, match=r"'c' is char\(5\)"):
             unsound()
-    assert chars.select(x=pc.field("c")).exchange(2, "x").toDF().where("x = 'ab'").count() == 1
+    assert chars.select(x=pc.field("c")).repartition(2, "x").toDF().where("x = 'ab'").count() == 1
     spark.sql("drop table five")

@@ -172,7 +172,7 @@ def test_columns_of_folders_without_values_and_with_nan_reach_spark(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
     path = written(tmp_path / "x", [[NULL, "NaN", "5"]])
-    found, expected = client.scan(path).exchange(2, "c1").toDF(), spark.read.parquet(path)
+    found, expected = client.scan(path).repartition(2, "c1").toDF(), spark.read.parquet(path)
     assert found.schema == expected.schema
     rows: list[list[Any]] = [
         [str(value) for row in df.collect() for value in row] for df in (found, expected)

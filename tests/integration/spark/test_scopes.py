@@ -27,7 +27,7 @@ class NamedResults:
         self._client = client
 
     def make(self, client: ShuffleClient, name: str) -> DataFrame:
-        df: DataFrame = client.pipeline(self._spark.range(1)).exchange(1, name=name).toDF()
+        df: DataFrame = client.pipeline(self._spark.range(1)).repartition(1, name=name).toDF()
         return df
 
     @property

@@ -65,7 +65,7 @@ def test_a_notebook_needs_only_the_session(
         active = SparkSession.getActiveSession()
         assert active is not None
         assert ShuffleClient.getOrCreate(active) is client
-        df = client.pipeline(spark.range(0, 100, 1, 2)).exchange(3, "id").toDF()
+        df = client.pipeline(spark.range(0, 100, 1, 2)).repartition(3, "id").toDF()
         assert sorted(row.id for row in df.collect()) == list(range(100))
 
         spark.range(10).write.format("flight").mode("overwrite").save("ten")
@@ -142,7 +142,11 @@ def test_settings_become_the_clients_arguments_and_arguments_win(
             "flight",
             r"shuffle\.location: 'flight' is no address of a server: write 'grpc://flight:8815'",
         ),
-        ("budgetBytes", "64MB", r"shuffle\.budgetBytes is a number of bytes .*'64m' or '64MiB', not '64MB'"),
+        (
+            "budgetBytes",
+            "64Mbit",
+            r"shuffle\.budgetBytes is a number of bytes .*'64m' or '64MiB', not '64Mbit'",
+        ),
         (
             "tokenFile",
             "/token",

@@ -76,17 +76,18 @@ METHODS: dict[str, tuple[Callable[[Any], Any], Callable[[DataFrame], DataFrame]]
         lambda df: df.mapInPandas(seen_of_each, SEEN),
     ),
     "applyInPandas": (
-        lambda rows: rows.exchange(1, "k").applyInPandas(swapped, SEEN),
+        lambda rows: rows.repartition(1, "k").groupBy("k").applyInPandas(swapped, SEEN),
         lambda df: df.groupBy("k").applyInPandas(swapped, SEEN),
     ),
     "mapInArrow": (
-        lambda rows: rows.exchange(1).mapInArrow(types_of_each, "c string"),
+        lambda rows: rows.repartition(1).mapInArrow(types_of_each, "c string"),
         lambda df: df.mapInArrow(types_of_each, "c string"),
     ),
     "cogroup in Arrow": (
         lambda rows: (
-            rows.exchange(1, "k", "s")
-            .cogroup(rows.filter(rows_of_none()).exchange(1, "k", "s"))
+            rows.repartition(1, "k", "s")
+            .groupBy("k", "s")
+            .cogroup(rows.filter(rows_of_none()).repartition(1, "k", "s").groupBy("k", "s"))
             .applyInArrow(types_of_both, "c string")
         ),
         lambda df: (

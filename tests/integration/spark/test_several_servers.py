@@ -69,12 +69,12 @@ def test_rows_are_spread_over_all_servers_and_come_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     df = numbered(spark)
-    sealed = grouped(several.pipeline(df).exchange(8, "k"))
-    frame = several.pipeline(df).exchange(8, "k").toDF()
+    sealed = grouped(several.pipeline(df).repartition(8, "k"))
+    frame = several.pipeline(df).repartition(8, "k").toDF()
     assert sorted(row["id"] for row in frame.collect()) == list(range(ROWS))
     assert all(held(servers)), "each server has a portion"
     several.release(frame)
-    assert sums_of(sealed.collect().read_all()) == expected()
+    assert sums_of(sealed.toArrow()) == expected()
     held_by = sealed.statistics().exchanges[0].servers
     assert held_by.keys() == {server.location for server in servers}
     assert sum(held_by.values()) == sealed.statistics().exchanges[0].size_bytes
@@ -89,8 +89,8 @@ def test_one_partition_is_on_one_server_in_the_order_of_the_tasks(
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=9)
     assert several.collect(df).read_all()["id"].to_pylist() == [*range(ROWS)]
-    one, many = several.pipeline(df).exchange(1), several.pipeline(df).exchange(5)
-    pair = one.union(many).collect().read_all()["id"].to_pylist()
+    one, many = several.pipeline(df).repartition(1), several.pipeline(df).repartition(5)
+    pair = one.union(many).toArrow()["id"].to_pylist()
     assert pair[:ROWS] == [*range(ROWS)]
     assert sorted(pair[ROWS:]) == [*range(ROWS)]
 
@@ -122,23 +122,25 @@ def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
             yield batch
 
     df = numbered(spark)
-    pipeline = grouped(several.pipeline(df).exchange(8, "id").mapInArrow(kill, df.schema).exchange(8, "k"))
-    assert sums_of(pipeline.collect().read_all()) == expected()
+    pipeline = grouped(
+        several.pipeline(df).repartition(8, "id").mapInArrow(kill, df.schema).repartition(8, "k")
+    )
+    assert sums_of(pipeline.toArrow()) == expected()
     assert marker.exists()
     assert len(pipeline.statistics().losses) == 1
-    assert "run again: exchange(8, 'id')" in str(pipeline.statistics())
+    assert "run again: repartition(8, 'id')" in str(pipeline.statistics())
     # The next run does not ask the lost server first.
-    assert sums_of(pipeline.collect().read_all()) == expected()
+    assert sums_of(pipeline.toArrow()) == expected()
     assert not pipeline.statistics().losses
 
 
 READS: dict[str, Callable[[Any, ShuffleClient], int]] = {
-    "count of a persisted exchange": lambda rows, _: rows.exchange(8, "k").persist().count(),
+    "count of a persisted exchange": lambda rows, _: rows.repartition(8, "k").persist().count(),
     "count": lambda rows, _: rows.count(),
-    "collect": lambda rows, _: rows.collect().read_all().num_rows,
-    "toDF": lambda rows, _: rows.exchange(4, "k").toDF().count(),
+    "collect": lambda rows, _: rows.toArrow().num_rows,
+    "toDF": lambda rows, _: rows.repartition(4, "k").toDF().count(),
     "broadcast": lambda rows, client: client.broadcast(rows).rows,
-    "sample_boundaries": lambda rows, _: len(rows.sample_boundaries(ROWS, "id", seed=1)) + 1,
+    "a sample": lambda rows, _: rows.repartitionByRange(4, "id").toDF().count(),
 }
 
 
@@ -158,7 +160,7 @@ def test_a_persisted_exchange_that_is_lost_while_it_is_read_is_written_again(
             yield batch
 
     df = numbered(spark)
-    kept = several.pipeline(df).exchange(8, "id").persist()
+    kept = several.pipeline(df).repartition(8, "id").persist()
     assert kept.count() == ROWS
     assert not marker.exists()
     assert READS[read](kept.mapInArrow(kill, df.schema), several) == ROWS
@@ -178,9 +180,9 @@ def test_rows_of_two_runs_of_an_exchange_do_not_meet(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = several.pipeline(spark.range(0, 500, numPartitions=6)).mapInArrow(named, "id long, name string")
-    first = first.exchange(6)
-    second = first.exchange(1).select("name", other="id")  # on one server
-    joined = first.join(second, on="name", partitions=4).exchange(3)
+    first = first.repartition(6)
+    second = first.repartition(1).select("name", other="id")  # on one server
+    joined = first.join(second, on="name", numPartitions=4).repartition(3)
     shuffles: Any = several._owned()
     write, killed = shuffles.write, list[int]()
 
@@ -193,11 +195,11 @@ def test_rows_of_two_runs_of_an_exchange_do_not_meet(
         return written
 
     monkeypatch.setattr(shuffles, "write", killing)
-    table = joined.collect().read_all()
+    table = joined.toArrow()
     assert killed
     assert sorted(table["id"].to_pylist()) == [*range(500)]
     assert table["id"].to_pylist() == table["other"].to_pylist()
-    # Of exchange(1), or, where the join holds it already, of that.
+    # Of repartition(1), or, where the join holds it already, of that.
     assert ", what it was made of was written again" in str(joined.statistics())
 
 
@@ -216,8 +218,8 @@ def test_a_server_that_stands_still_while_tasks_write_costs_a_rerun(
     timeouts = Timeouts(call_seconds=5, stall_seconds=5, first_message_seconds=5, connect_seconds=2)
     with ShuffleClient(location, timeouts=timeouts, lease_seconds=30) as client:
         df = numbered(spark, 12)
-        pipeline = grouped(client.pipeline(df).mapInArrow(lose, df.schema).exchange(8, "k"))
-        assert sums_of(pipeline.collect().read_all()) == expected()
+        pipeline = grouped(client.pipeline(df).mapInArrow(lose, df.schema).repartition(8, "k"))
+        assert sums_of(pipeline.toArrow()) == expected()
         assert marker.exists()
         assert pipeline.statistics().losses
     os.kill(victim, signal.SIGCONT)
@@ -228,12 +230,10 @@ def test_a_server_that_is_started_again_is_another_one_and_is_used_again(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     df = numbered(spark)
-    kept = several.pipeline(df).exchange(8, "k").persist()
-    assert sums_of(grouped(kept).collect().read_all()) == expected()
+    kept = several.pipeline(df).repartition(8, "k").persist()
+    assert sums_of(grouped(kept).toArrow()) == expected()
     servers[0] = servers[0].restart()
-    assert sums_of(grouped(kept).collect().read_all()) == expected(), (
-        "the persisted exchange is written again"
-    )
+    assert sums_of(grouped(kept).toArrow()) == expected(), "the persisted exchange is written again"
     assert all(held(servers))
     kept.unpersist()
 
@@ -242,7 +242,7 @@ def test_what_todf_has_returned_is_an_error_that_names_the_lost_server(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=6)
-    frame = several.pipeline(df).exchange(8, "id").toDF()
+    frame = several.pipeline(df).repartition(8, "id").toDF()
     servers[1].kill()
     with pytest.raises(Exception, match="ServerLost") as failed:
         frame.count()
@@ -254,12 +254,12 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=6)
-    pipeline = several.pipeline(df).exchange(3 * READ_AHEAD, "id")
-    reader = pipeline.collect()
+    pipeline = several.pipeline(df).repartition(3 * READ_AHEAD, "id")
+    reader = pipeline.toLocalIterator()
     servers[1].kill()
     assert sorted(reader.read_all()["id"].to_pylist()) == list(range(ROWS))
     assert len(pipeline.statistics().losses) == 1
-    reader = pipeline.collect()
+    reader = pipeline.toLocalIterator()
     assert reader.read_next_batch().num_rows
     servers[0].kill()
     with pytest.raises(ServerLost, match="was on a server that is gone, or was started again"):
@@ -268,6 +268,6 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
 
 def test_what_was_released_is_not_run_again(spark: SparkSession, several: ShuffleClient) -> None:
     with several.scope():
-        reader = several.pipeline(spark.range(100)).exchange(4, "id").collect()
+        reader = several.pipeline(spark.range(100)).repartition(4, "id").toLocalIterator()
     with pytest.raises(NotFound):
         reader.read_all()

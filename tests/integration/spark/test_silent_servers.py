@@ -88,8 +88,8 @@ def two_servers(spark: SparkSession, where: str, timeouts: Timeouts) -> Iterator
             stack.callback(lambda: wait_for_end(pids))
             stack.enter_context(client)
         rows = numbered(spark)
-        warm = client.pipeline(rows).mapInArrow(slowly, rows.schema).exchange(4)
-        assert ids_of(warm.collect().read_all()) == [*range(ROWS)]
+        warm = client.pipeline(rows).mapInArrow(slowly, rows.schema).repartition(4)
+        assert ids_of(warm.toArrow()) == [*range(ROWS)]
         pids = servers_of(client) if where == "executors" else pids
         assert len(pids) == 2, "one in each executor"
         yield Service(client, spark, pids, _starts(client))
@@ -116,18 +116,18 @@ class Phase:
 
     def _written(self, silence: Silence) -> None:
         """While map tasks write."""
-        pipeline = grouped(self._fated(self._rows).exchange(8, "id").exchange(8, "k"))
+        pipeline = grouped(self._fated(self._rows).repartition(8, "id").repartition(8, "k"))
         self._run_with_fate(pipeline, silence)
 
     def _read(self, silence: Silence) -> None:
         """While reduce tasks read, of which most have not begun."""
-        pipeline = grouped(self._fated(self._rows.exchange(8, "id", tasks=8)).exchange(8, "k"))
+        pipeline = grouped(self._fated(self._rows.repartition(8, "id", tasks=8)).repartition(8, "k"))
         self._run_with_fate(pipeline, silence)
 
     def _run_with_fate(self, pipeline: Any, silence: Silence) -> None:
         waits, goes_on = self._directory / "waits", self._directory / "goes on"
         with ThreadPoolExecutor(1) as thread:
-            running = thread.submit(lambda: pipeline.collect().read_all())
+            running = thread.submit(pipeline.toArrow)
             try:
                 eventually(lambda: waits.exists() or running.done(), expected=True)
                 silence.begin(self._victim)
@@ -145,24 +145,24 @@ class Phase:
                 silence.begin(self._victim)
             return action(server, name, *how, **named)
 
-        pipeline = grouped(self._rows.exchange(8, "k"))
+        pipeline = grouped(self._rows.repartition(8, "k"))
         with self._patch.context() as patch:
             patch.setattr(RemoteServer, "action", stopping)
-            assert sums_of(pipeline.collect().read_all()) == expected()
+            assert sums_of(pipeline.toArrow()) == expected()
         self.pipelines.append(pipeline)
 
     def _opened(self, silence: Silence) -> None:
         """Before the driver asks for the first row."""
-        pipeline = self._rows.exchange(48, "id")
-        reader = pipeline.collect()
+        pipeline = self._rows.repartition(48, "id")
+        reader = pipeline.toLocalIterator()
         silence.begin(self._victim)
         assert ids_of(reader.read_all()) == [*range(ROWS)]
         self.pipelines.append(pipeline)
 
     def _collected(self, silence: Silence) -> None:
         """While the driver reads the result."""
-        pipeline = self._rows.exchange(48, "id")
-        reader = pipeline.collect()
+        pipeline = self._rows.repartition(48, "id")
+        reader = pipeline.toLocalIterator()
         first = reader.read_next_batch()
         silence.begin(self._victim)
         table = pa.Table.from_batches([first, *reader])
@@ -171,7 +171,7 @@ class Phase:
 
     def _frame(self, silence: Silence) -> None:
         """Before Spark's tasks read what ``toDF`` has returned."""
-        frame = self._rows.exchange(8, "k").toDF()
+        frame = self._rows.repartition(8, "k").toDF()
         silence.begin(self._victim)
         assert frame.selectExpr("sum(id)", "count(*)").collect() == [(sum(range(ROWS)), ROWS)]
 
@@ -191,8 +191,8 @@ class Phase:
         with closing(_Kept(self._rows)) as kept, self._one_executor(), ThreadPoolExecutor() as threads:
             silence.begin(self._victim)
             asked = [threads.submit(ask) for ask in asks]
-            other = self._rows.exchange(4, "id")
-            assert ids_of(other.collect().read_all()) == [*range(ROWS)]
+            other = self._rows.repartition(4, "id")
+            assert ids_of(other.toArrow()) == [*range(ROWS)]
             self.pipelines.append(other)
             silence.wait()
             for each in asked:
@@ -222,13 +222,13 @@ class _Kept:
     """A persisted exchange that a job has written and read."""
 
     def __init__(self, rows: Any) -> None:
-        self._kept = rows.exchange(8, "k").persist()
+        self._kept = rows.repartition(8, "k").persist()
         self.check()
 
     def check(self) -> None:
         """A job of several tasks reads all of it."""
-        self.last = grouped(self._kept).exchange(2)
-        assert sums_of(self.last.collect().read_all()) == expected()
+        self.last = grouped(self._kept).repartition(2)
+        assert sums_of(self.last.toArrow()) == expected()
 
     def close(self) -> None:
         self._kept.unpersist()
@@ -274,5 +274,5 @@ def test_a_server_that_a_job_has_given_up_costs_a_rerun_and_is_there_again_when_
             silence.wait()
         service.check()
         with service.client.scope():
-            pipeline = grouped(service.client.pipeline(service.rows).exchange(8, "k"))
-            assert sums_of(pipeline.collect().read_all()) == expected()
+            pipeline = grouped(service.client.pipeline(service.rows).repartition(8, "k"))
+            assert sums_of(pipeline.toArrow()) == expected()

@@ -32,32 +32,32 @@ def count(rows: pa.Table) -> pa.Table:
 
 
 def joined(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    return rows.join(weights, on="k", partitions=3).select("id", "k", "w")
+    return rows.join(weights, on="k", numPartitions=3).select("id", "k", "w")
 
 
 def cogrouped(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    pair = rows.exchange(3, "k").cogroup(weights.exchange(3, "k"))
+    pair = rows.groupBy("k", numPartitions=3).cogroup(weights.groupBy("k"))
     return pair.applyInArrow(weigh, "k long, rows long, w long")
 
 
 def grouped(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    return rows.exchange(3, "k").applyInArrow(count, "k long, rows long")
+    return rows.repartition(3, "k").groupBy("k").applyInArrow(count, "k long, rows long")
 
 
 def sorted_by_id(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    return rows.exchange(1, sort="id desc")
+    return rows.repartition(1).sortWithinPartitions("id desc")
 
 
 def aggregated(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    return rows.aggregate(by="k", partitions=3, rows=("*", "count"), total=("id", "sum"))
+    return rows.groupBy("k", numPartitions=3).agg(rows=("*", "count"), total=("id", "sum"))
 
 
 def limited(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    return rows.exchange(3, "k").limit(100)
+    return rows.repartition(3, "k").limit(100)
 
 
 def united(rows: Pipeline, weights: Pipeline) -> Pipeline:
-    return rows.exchange(3, "k").union(weights.select(id="w", k="k"))
+    return rows.repartition(3, "k").union(weights.select(id="w", k="k"))
 
 
 STEPS: dict[Any, Any] = {
@@ -91,7 +91,7 @@ def test_a_task_that_dies_leaves_the_rows_exactly_right(
         result = step(rows, weights)
         result = result.mapInArrow(fails, result.schema)
         if "exchange" in place:
-            result = result.exchange(1)
+            result = result.repartition(1)
     found = [tuple(row) for row in result.toDF().collect()]
     assert (tmp_path / "failed").exists()
     if step is limited:
@@ -121,19 +121,20 @@ def test_an_error_begins_with_the_line_of_the_function_and_ends_with_its_stage(
         for frame in frames:
             yield frame.assign(id=1 // 0)
 
-    rows = client.pipeline(spark.range(0, 100, 1, 2).selectExpr("id", "id % 5 as k")).exchange(1, "k")
+    rows = client.pipeline(spark.range(0, 100, 1, 2).selectExpr("id", "id % 5 as k")).repartition(1, "k")
     for result, stage in (
         (
-            rows.mapInPandas(fails_in_pandas, "id long, k long").exchange(2, "id"),
+            rows.mapInPandas(fails_in_pandas, "id long, k long").repartition(2, "id"),
             r"stage 1 \(mapInPandas fails_in_pandas\)",
         ),
         (
-            rows.cogroup(rows).applyInArrow(fails_with, "k long"),
+            rows.groupBy("k").cogroup(rows.groupBy("k")).applyInArrow(fails_with, "k long"),
             r"stage 1 \(cogroup applyInArrow fails_with\)",
         ),
         (
-            rows.join(rows.aggregate(by="k", rows=("*", "count")), on="k")
-            .exchange(1, "k")
+            rows.join(rows.groupBy("k").agg(rows=("*", "count")), on="k")
+            .repartition(1, "k")
+            .groupBy("k")
             .applyInArrow(fails, "k long"),
             r"stage \d \(applyInArrow fails\)",
         ),

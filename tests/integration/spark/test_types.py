@@ -64,10 +64,12 @@ def test_every_type_comes_back_as_from_sparks_own_map_in_arrow(
     schema = every_type.schema
     pipeline = client.pipeline(every_type)
     if stages == "none":
-        pipeline = pipeline.exchange(3, "id")
+        pipeline = pipeline.repartition(3, "id")
     else:
-        pipeline = pipeline.mapInArrow(same, schema).exchange(3, "id").applyInArrow(whole, schema)
-        pipeline = pipeline.exchange(2).mapInArrow(same, schema)
+        pipeline = (
+            pipeline.mapInArrow(same, schema).repartition(3, "id").groupBy("id").applyInArrow(whole, schema)
+        )
+        pipeline = pipeline.repartition(2).mapInArrow(same, schema)
     ours = pipeline.toDF()
     assert ours.schema == schema
     expected = texts(every_type.mapInArrow(same, schema))
@@ -96,7 +98,7 @@ def test_keys_of_a_dataframe_are_placed_as_by_spark(
     assert fixed.isdisjoint({"string", "binary", "decimal(38,0)", "array", "struct of all widths"})
     others = [name for name in schema.names if name not in fixed and not any(no in name for no in no_key)]
     keys = sorted(fixed) if width == "fixed" else [*others, "struct of all widths", "id"]
-    pipeline = client.pipeline(every_type).exchange(97, *keys)
+    pipeline = client.pipeline(every_type).repartition(97, *keys)
     expected = every_type.repartition(97, *(f"`{key}`" for key in keys))
     assert placed(pipeline.toDF()) == placed(expected)
     pipeline.explain()
@@ -127,7 +129,14 @@ def test_user_defined_types_come_back_as_objects(client: ShuffleClient, spark: S
     schema = StructType().add("id", LongType()).add("v", VectorUDT()).add("vs", ArrayType(VectorUDT()))
     vectors = [Vectors.dense([1.0, -0.0]), Vectors.sparse(3, {1: 2.0}), None]
     df = spark.createDataFrame([(i, vector, [vector, None]) for i, vector in enumerate(vectors)], schema)
-    ours = client.pipeline(df).mapInArrow(same, schema).exchange(2, "id").applyInArrow(whole, schema).toDF()
+    ours = (
+        client.pipeline(df)
+        .mapInArrow(same, schema)
+        .repartition(2, "id")
+        .groupBy("id")
+        .applyInArrow(whole, schema)
+        .toDF()
+    )
     assert ours.schema == schema
     assert texts(ours) == texts(df)
     assert sorted(ours.collect(), key=lambda row: row.id)[1].v == vectors[1]
@@ -136,7 +145,7 @@ def test_user_defined_types_come_back_as_objects(client: ShuffleClient, spark: S
 def test_names_that_spark_cannot_tell_apart_are_named(spark: SparkSession, client: ShuffleClient) -> None:
     alike = spark.sql("select 1 as id, 2 as ID, 3 as Id, 4 as k")
     uses: list[Callable[[], object]] = [
-        lambda: client.pipeline(alike).exchange(2, "k").toDF(),
+        lambda: client.pipeline(alike).repartition(2, "k").toDF(),
         lambda: client.pipeline(alike).mapInArrow(same, alike.schema).toDF(),
         lambda: client.collect(alike),
         lambda: client.broadcast(alike),

@@ -157,7 +157,12 @@ def test_an_option_that_the_server_has_not_is_named_with_the_nearest_on_a_narrow
         InvalidRequest,
         match=r"refuses its settings; .*No such option: --memory \(.*--memory-limit\S*\); flight",
     ):
-        ShuffleClient.embedded(memory="1GiB")
+        embedded.start(memory="1GiB")
+    options: Any = {"memory": "1GiB"}
+    with pytest.raises(
+        InvalidRequest, match=r"there is no option 'memory' .*; did you mean 'memory_limit'\?"
+    ):
+        ShuffleClient.embedded(**options)
 
 
 @pytest.mark.parametrize("token", [None, 'a "secret"'], ids=["random", "given"])

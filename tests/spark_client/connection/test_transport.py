@@ -96,9 +96,24 @@ def test_a_refused_connection_is_an_error_that_names_the_address() -> None:
     with Proxy("127.0.0.1", 1) as gone:
         location = gone.location
     server = RemoteServer(location)
-    with pytest.raises(Unreachable, match=location):
+    remedy = "start `flight-server` there, or look with `flight-shuffle doctor`"
+    with pytest.raises(Unreachable, match=rf"^no server answers at {location}: {remedy} \(.* refused\)$"):
         server.action("why")
     server.close()
+
+
+def test_an_error_about_a_token_names_the_server_and_where_each_client_has_it() -> None:
+    text = Unauthenticated(
+        "this server wants a token: send the header 'authorization: Bearer <token>'"
+    ).to_json()
+    error = called(pa.ArrowException("x"), text)
+    assert type(error) is Unauthenticated
+    assert error.message.startswith("grpc://h:1: this server wants a token: send the header 'authorization: ")
+    assert {"token=,", "spark.flight.shuffle.tokenFile,", "--token-file"} < {*error.message.split()}
+    assert error.detail["server"] == "grpc://h:1"
+    text = Unauthenticated("this server wants a client certificate: present one over TLS").to_json()
+    error = called(pa.ArrowException("x"), text)
+    assert error.message == "grpc://h:1: this server wants a client certificate: present one over TLS"
 
 
 def test_a_peer_that_never_answers_is_an_error_at_the_calls_deadline(silent_port: int) -> None:

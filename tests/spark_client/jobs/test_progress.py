@@ -39,7 +39,7 @@ sys.modules["IPython.display"] = ModuleType("IPython.display")
 sys.modules["IPython.display"].display = out
 with ShuffleClient(sys.argv[1]) as client:
     schema = pa.schema([("x", pa.int64())])
-    with progress.watch(client._servers, ["d"], "exchange(4, 'x') [a]") as shown:
+    with progress.watch(client._servers, ["d"], "repartition(4, 'x') [a]") as shown:
         command = PutCommand("d", producer=0, attempt="1", generation=f"{1:016x}", create=PutCreate(1))
         with PutStream(client._server, command, schema) as stream:
             stream.write(pa.record_batch({"x": pa.array(range(12_345), pa.int64())}), 0)  # enough to be sent at once
@@ -66,8 +66,8 @@ def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced(empty_server: 
     assert done.returncode == 0, done.stderr
     first, *lines = done.stdout.splitlines()
     assert first == "shown: "
-    assert any(line.startswith("shown: exchange(4, 'x') [a]  12,345 rows  96.") for line in lines)
-    assert lines[-1].startswith("shown: exchange(4, 'x') [a]  12,346 rows"), (
+    assert any(line.startswith("shown: repartition(4, 'x') [a]  12,345 rows  96.") for line in lines)
+    assert lines[-1].startswith("shown: repartition(4, 'x') [a]  12,346 rows"), (
         "the seal's rows, not the last answer's"
     )
     assert all(line.startswith("shown: ") for line in lines)

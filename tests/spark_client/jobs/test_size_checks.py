@@ -113,7 +113,7 @@ def test_jobs_whose_batches_cannot_be_too_large_run_without_the_limit(
     df = make(spark, tmp_path)
     context: Any = spark.sparkContext
     context.setLocalProperty(LIMIT, None)
-    pipeline = client.pipeline(df).mapInArrow(limit_of_task, "limit string, rows long").exchange(2)
+    pipeline = client.pipeline(df).mapInArrow(limit_of_task, "limit string, rows long").repartition(2)
     found = pipeline.toDF().collect()
     assert sum(row.rows for row in found) == 25
     assert {row.limit for row in found} == {"2147483647" if lifted else None}
@@ -127,7 +127,7 @@ def test_a_job_of_two_inputs_keeps_the_limit_if_one_needs_it(
     """They are written by one job."""
     numbers = client.pipeline(spark.range(25)).mapInArrow(limit_of_task, "limit string, rows long")
     texts = client.pipeline(spark.range(25).selectExpr("string(id) as id"))
-    both = numbers.union(texts.mapInArrow(limit_of_task, "limit string, rows long")).exchange(2)
+    both = numbers.union(texts.mapInArrow(limit_of_task, "limit string, rows long")).repartition(2)
     assert {row.limit for row in both.toDF().collect()} == {None}
 
 
@@ -139,7 +139,7 @@ def test_it_does_not_matter_how_much_of_a_plan_is_shown(spark: SparkSession, cli
     found = (
         client.pipeline(df.mapInArrow(same, "id long"))
         .mapInArrow(limit_of_task, "limit string, rows long")
-        .exchange(2)
+        .repartition(2)
         .toDF()
         .collect()
     )
@@ -151,5 +151,5 @@ def test_a_limit_that_the_session_has_set_is_kept(spark: SparkSession, client: S
     session = spark.newSession()
     session.conf.set(LIMIT, "1m")
     df = session.range(0, 25, 1, 1)
-    pipeline = client.pipeline(df).mapInArrow(limit_of_task, "limit string, rows long").exchange(2)
+    pipeline = client.pipeline(df).mapInArrow(limit_of_task, "limit string, rows long").repartition(2)
     assert {row.limit for row in pipeline.toDF().collect()} == {"1m"}

@@ -159,7 +159,7 @@ def test_the_error_of_the_last_try_says_what_each_lane_ended_with_and_counts_the
     first, second = failure(), failure()
     for message in (first, second):
         assert (
-            f"; {QUICK.tries + 1} tries at {NOWHERE}, the last: the connection failed: failed to co"
+            f"; {QUICK.tries + 1} tries at {NOWHERE}, the last: no server answers at {NOWHERE}: start"
             in message
         )
     assert f", after one try at {http}: the connection failed: [Errno 111]" in first

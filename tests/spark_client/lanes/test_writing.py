@@ -145,7 +145,9 @@ def test_a_put_that_no_lane_takes_says_what_each_ended_with(compression: Compres
     command = PutCommand("d", producer=0, attempt="1")
     with contextlib.closing(RemoteServer(NOWHERE, timeouts=QUICK)) as server:
         with (
-            pytest.raises(Unreachable, match=r"failed: .*127\.0\.0\.1:1\); before, one try at") as raised,
+            pytest.raises(
+                Unreachable, match=r"no server answers at grpc://127\.0\.0\.1:1: .*; before, one try at"
+            ) as raised,
             PutStream(server, command, BATCH.schema, [place], compression) as stream,
         ):
             stream.write(BATCH)

@@ -140,14 +140,6 @@ def test_nothing_runs_for_a_persisted_exchange_that_is_there() -> None:
     ]
 
 
-def test_rows_are_sent_again_from_the_persisted_exchange_that_has_them() -> None:
-    a = sent("a", None, "k")
-    again = replace(a, label="again", types=(pa.float64(),), twin=a)
-    assert shown(jobs_of([again])) == ["again()"]
-    assert shown(jobs_of([again], kept=[a])) == ["a()", "again(a)"]
-    assert shown(jobs_of([again], written=[a], kept=[a])) == ["again(a)"]
-
-
 def test_a_run_that_has_lost_a_dataset_writes_it_and_what_it_needs_again() -> None:
     a, x = sent("a"), sent("x", None, "k")
     b = sent("b", of(a, FUNCTION), "k")
@@ -194,7 +186,7 @@ def test_partitions_are_read_in_pieces_where_every_stage_may_see_a_part_of_the_r
 def test_an_exchange_was_made_after_those_that_it_needs() -> None:
     a = sent("a")
     b = sent("b", a)
-    assert a.serial < b.serial < replace(a, twin=a).serial
+    assert a.serial < b.serial < replace(a, partitions=3).serial
 
 
 def test_what_was_made_of_an_exchange_that_is_written_again_is_written_again() -> None:

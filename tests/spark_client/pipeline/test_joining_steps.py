@@ -76,7 +76,7 @@ def _shown(value: Any) -> Any:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_join_has_the_rows_and_the_schema_of_sparks(
-    client: ShuffleClient, left: DataFrame, right: DataFrame, how: str
+    client: ShuffleClient, left: DataFrame, right: DataFrame, how: Any
 ) -> None:
     expected = left.join(right, ["k", "s"], how)
     rows = bag(expected)
@@ -95,12 +95,14 @@ def test_a_join_has_the_rows_and_the_schema_of_sparks(
 def test_a_join_may_be_between_other_steps(client: ShuffleClient, left: DataFrame, right: DataFrame) -> None:
     narrow = right.selectExpr("cast(k as int) as k", "u")
     joined = left.join(narrow, "k", "left").select("k", "u", "s", "t")
-    one = client.pipeline(left).mapInArrow(same, left.schema).exchange(5, "k").mapInArrow(same, left.schema)
-    two = client.pipeline(narrow).exchange(2, "k")
+    one = (
+        client.pipeline(left).mapInArrow(same, left.schema).repartition(5, "k").mapInArrow(same, left.schema)
+    )
+    two = client.pipeline(narrow).repartition(2, "k")
     plan = one.join(two, on="k", how="left_outer").select("k", "u", "s", "t").mapInArrow(same, joined.schema)
-    assert repr(plan).count("exchange(5, 'k')") == 2
-    assert "exchange(2, 'k') → exchange(5, 'k'))" in repr(plan), "what is placed otherwise is sent again"
-    assert bag(plan.exchange(2, "k").toDF()) == bag(joined)
+    assert repr(plan).count("(5, 'k')") == 2
+    assert "repartition(2, 'k') → exchange(5, 'k'))" in repr(plan), "what is placed otherwise is sent again"
+    assert bag(plan.repartition(2, "k").toDF()) == bag(joined)
 
 
 def test_keys_of_different_names_stay_both(client: ShuffleClient, left: DataFrame, right: DataFrame) -> None:
@@ -127,7 +129,11 @@ def test_keys_of_two_types_meet_as_in_spark(client: ShuffleClient, spark: SparkS
         two = spark.createDataFrame(
             [(key, number) for number, key in enumerate(rights)], f"k {two_type}, j int"
         )
-        plan = client.pipeline(one).exchange(3, "k").join(client.pipeline(two).exchange(3, "k"), "k", "full")
+        plan = (
+            client.pipeline(one)
+            .repartition(3, "k")
+            .join(client.pipeline(two).repartition(3, "k"), "k", "full")
+        )
         found.append(plan.toDF())
         expected.append(one.join(two, "k", "full"))
     for name, one, two in zip(KEYS, found, expected, strict=True):
@@ -171,18 +177,19 @@ def test_a_cogroup_has_the_rows_of_sparks(client: ShuffleClient, left: DataFrame
     schema = "k int, s string, left long, right long"
     narrow = right.selectExpr("u", "cast(k as int) as k", "s")
     expected = bag(left.groupBy("k", "s").cogroup(narrow.groupBy("k", "s")).applyInArrow(totals, schema))
-    one = client.pipeline(left).exchange(3, "k", "s")
+    one = client.pipeline(left).repartition(3, "k", "s")
     for fn, other in ((totals, narrow), (streamed_totals, right)):
-        two = client.pipeline(other).exchange(3, "k", "s")
-        assert bag(one.cogroup(two).applyInArrow(fn, schema).toDF()) == expected
+        two = client.pipeline(other).repartition(3, "k", "s")
+        groups = one.groupBy("k", "s").cogroup(two.groupBy("k", "s"))
+        assert bag(groups.applyInArrow(fn, schema).toDF()) == expected
 
 
 def test_a_persisted_exchange_is_found_by_a_cogroup_whose_other_side_has_keys_of_another_type(
     client: ShuffleClient, left: DataFrame, right: DataFrame
 ) -> None:
     schema = "k int, s string, left long, right long"
-    one, two = (client.pipeline(df).exchange(3, "k", "s") for df in (left, right))
-    plan = one.cogroup(two).applyInArrow(totals, schema)
+    one, two = (client.pipeline(df).repartition(3, "k", "s") for df in (left, right))
+    plan = one.groupBy("k", "s").cogroup(two.groupBy("k", "s")).applyInArrow(totals, schema)
     expected = bag(plan.toDF())
     one.persist()
     for _ in range(2):
@@ -202,7 +209,7 @@ def test_a_cogroup_of_pandas_has_the_rows_of_sparks(
 
     narrow, schema = right.selectExpr("cast(k as int) as k", "u"), "k int, texts string"
     expected = left.groupBy("k").cogroup(narrow.groupBy("k")).applyInPandas(joined_texts, schema)
-    one, two = client.pipeline(left).exchange(2, "k"), client.pipeline(narrow).exchange(2, "k")
+    one, two = client.pipeline(left).groupBy("k", numPartitions=2), client.pipeline(narrow).groupBy("k")
     assert bag(one.cogroup(two).applyInPandas(joined_texts, schema).toDF()) == bag(expected)
 
 
@@ -214,17 +221,17 @@ def test_a_key_that_a_stage_after_the_exchange_changes_fails_the_join(
             keys = pa.array([7] * len(batch), pa.int32())
             yield pa.RecordBatch.from_arrays([keys], names=["k"])
 
-    one = client.pipeline(left).exchange(3, "k").mapInArrow(shifted, "k int")
+    one = client.pipeline(left).repartition(3, "k").mapInArrow(shifted, "k int")
     with pytest.raises(Exception, match=r"stage 2 \(inner join\('k'\)\): .* rows may be in parts"):
-        one.join(client.pipeline(left).exchange(3, "k"), "k").toDF().collect()
+        one.join(client.pipeline(left).repartition(3, "k"), "k").toDF().collect()
 
 
 def test_a_key_that_a_step_after_the_exchange_computes_is_exchanged_again(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
-    rows = client.pipeline(spark.range(20)).exchange(3, "id")
-    other = client.pipeline(spark.range(20)).exchange(3, "id")
-    most = rows.select("id", at="id").aggregate({"id": "max"}, by="at")
+    rows = client.pipeline(spark.range(20)).repartition(3, "id")
+    other = client.pipeline(spark.range(20)).repartition(3, "id")
+    most = rows.select("id", at="id").groupBy("at").agg({"id": "max"})
     found = most.select(id=pc.add(pc.field("max(id)"), 5)).join(other, "id").toDF()
     assert sorted(row.id for row in found.collect()) == list(range(5, 20))
 
@@ -251,41 +258,35 @@ def test_a_key_that_a_step_after_the_exchange_computes_is_exchanged_again(
             lambda one, two: one.join(two, {"k": "s"}),
             r"keys 'k' and 's': int32 and string are not compared; cast",
         ),
-        (lambda one, two: one.join(two, ["k", "s"], partitions=0), "partitions is 1 to 100000, not 0"),
+        (lambda one, two: one.join(two, ["k", "s"], numPartitions=0), "numPartitions is 1 to 100000, not 0"),
         (lambda one, _: one.join([1], "k"), "a Pipeline, or a Broadcast .*, not list"),
         (
             lambda one, _: one.join(one, "tags", suffix="_2"),
             "key 'tags': list.* are not compared; join by .* to_json",
         ),
         (
-            lambda one, two: one.cogroup(two).applyInArrow(totals, "k int"),
-            r"the left side ends with the DataFrame",
+            lambda one, two: one.groupBy("k").cogroup(two.groupBy()),
+            r"groupBy\('k'\) has 1 keys and groupBy\(\) 0",
+        ),
+        (lambda one, two: one.groupBy().cogroup(two.groupBy("k")), r"groupBy\(\) has no keys; name them"),
+        (
+            lambda one, two: one.groupBy("k", numPartitions=2).cogroup(two.groupBy("k", numPartitions=3)),
+            "numPartitions is 2 on one side and 3 on the other",
         ),
         (
-            lambda one, two: one.exchange(2, "k").cogroup(two.exchange(2)).applyInArrow(totals, "k int"),
-            r"the right side ends with exchange\(2\); cogroup needs .exchange\(n, \*keys\) on both sides",
-        ),
-        (
-            lambda one, two: one.exchange(2, "k").cogroup(two.exchange(3, "k")).applyInArrow(totals, "k int"),
-            r"exchange\(2, 'k'\) and exchange\(3, 'k'\) do not put equal keys side by side",
-        ),
-        (
-            lambda one, two: (
-                one.exchange(2, "k").cogroup(two.exchange(2, "k", "s")).applyInArrow(totals, "k int")
-            ),
-            r"do not put equal keys side by side; give both the same number of partitions and of keys",
-        ),
-        (
-            lambda one, two: one.exchange(2, "k").cogroup(two.exchange(2, "s")).applyInArrow(totals, "k int"),
+            lambda one, two: one.groupBy("k").cogroup(two.groupBy("s")).applyInArrow(totals, "k int"),
             r"stage 1 \(cogroup applyInArrow totals\): keys 'k' and 's': int32 and string are not compared",
         ),
         (
-            lambda one, two: one.exchange(2, "k").cogroup(two.exchange(2, "k")).applyInArrow(same, "k int"),
+            lambda one, two: one.groupBy("k").cogroup(two.groupBy("k")).applyInArrow(same, "k int"),
             r"it takes \(left, right\) or \(keys, left, right\), not 1 arguments",
         ),
-        (lambda one, _: one.cogroup(None), "cogroup: the other side is a Pipeline, not NoneType"),
         (
-            lambda one, two: one.exchange(2, "k").cogroup(two.exchange(2, "k")).applyInArrow(None, "k int"),
+            lambda one, two: one.groupBy("k").cogroup(two),
+            r"the other side is groups, as in left\.groupBy\('k'\)\.cogroup\(right\.groupBy\('k'\)\), not Pipeline",
+        ),
+        (
+            lambda one, two: one.groupBy("k").cogroup(two.groupBy("k")).applyInArrow(None, "k int"),
             r"stage 1 \(cogroup applyInArrow\): None is not a function",
         ),
     ],
@@ -305,7 +306,7 @@ def test_a_function_of_one_iterator_and_one_table_is_refused(client: ShuffleClie
     def mixed(left: Iterator[pa.RecordBatch], right: pa.Table) -> pa.Table:
         return right
 
-    side = client.pipeline(left).exchange(2, "k")
+    side = client.pipeline(left).groupBy("k", numPartitions=2)
     with pytest.raises(InvalidRequest, match="it takes two tables or two iterators"):
         side.cogroup(side).applyInArrow(mixed, "k int")
 
@@ -322,8 +323,8 @@ def test_a_broadcast_side_is_refused_where_its_rows_would_come_from_each_task(
         pytest.raises(InvalidRequest, match="at whose close it ends"),
     ):
         other.pipeline(left).join(table, "k")
-    with pytest.raises(InvalidRequest, match="leave out partitions="):
-        client.pipeline(left).join(table, "k", partitions=3)
+    with pytest.raises(InvalidRequest, match="leave out numPartitions="):
+        client.pipeline(left).join(table, "k", numPartitions=3)
     with pytest.raises(InvalidRequest, match="right side: no column 'x' in broadcast 'numbers'; it has 'k'"):
         client.pipeline(left).join(table, {"k": "x"})
     interval = pa.table({"k": [1], "i": pa.array([None], pa.month_day_nano_interval())})
@@ -344,6 +345,6 @@ def test_a_suffix_renames_only_what_the_left_has(
 
 
 def test_a_pipeline_may_be_joined_with_itself(client: ShuffleClient, left: DataFrame) -> None:
-    once = client.pipeline(left.select("k", "t")).exchange(3, "k")
+    once = client.pipeline(left.select("k", "t")).repartition(3, "k")
     expected = left.select("k", "t").join(left.selectExpr("k", "t as t_2"), "k")
     assert bag(once.join(once, "k", suffix="_2").toDF()) == bag(expected)

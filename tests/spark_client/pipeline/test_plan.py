@@ -16,7 +16,7 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.arrow import SortKey
+from spark_client.jobs import ByRange
 from spark_client.jobs.spark_types import batch_limits
 from spark_client.pipeline.grouping_steps import _signature
 from spark_client.pipeline.nodes import Exchange
@@ -58,40 +58,73 @@ def group(table: pa.Table) -> pa.Table:
 
 
 def test_a_plan_says_what_it_will_do(pipeline: Pipeline) -> None:
-    plan = pipeline.mapInArrow(same, "id long").exchange(8, "id").applyInArrow(group, "id long").exchange(2)
+    plan = pipeline.mapInArrow(same, "id long").groupBy("id").applyInArrow(group, "id long").repartition(2)
     assert repr(plan) == (
-        "<Pipeline DataFrame → stage 1 (mapInArrow same) → exchange(8, 'id') → stage 2 (applyInArrow group)"
-        " → exchange(2)>"
+        "<Pipeline DataFrame → stage 1 (mapInArrow same) → exchange(4, 'id') → stage 2 (applyInArrow group)"
+        " → repartition(2)>"
     )
 
 
 def test_keys_that_no_function_can_have_changed_are_not_hashed_again(pipeline: Pipeline) -> None:
-    placed = pipeline.exchange(8, "id", "name")
+    placed = pipeline.repartition(8, "id", "name")
     for kept in (placed, placed.filter(pc.field("id") > 1), placed.select("id", "name", at="id")):
-        stage: Any = kept.applyInArrow(group, "id long").leg.parts[0].stages[-1]
+        plan = kept.groupBy("id", "name").applyInArrow(group, "id long")
+        stage: Any = plan.leg.parts[0].stages[-1]
         assert stage.placed is None
-    stage = (
-        placed.mapInArrow(same, "id long, name string").applyInArrow(group, "id long").leg.parts[0].stages[-1]
-    )
+        assert plan.leg.last is placed.leg.last
+    mapped = placed.mapInArrow(same, "id long, name string").groupBy("id", "name")
+    stage = mapped.applyInArrow(group, "id long").leg.parts[0].stages[-1]
     assert stage.placed.keys.names == ["id", "name"]
 
 
-def test_an_exchange_without_a_number_has_as_many_partitions_as_sparks_own(pipeline: Pipeline) -> None:
-    plans = [pipeline.exchange(), pipeline.exchange("ID"), pipeline.exchange(None, ["id", "name"])]
-    plans += [pipeline.exchange(["id", "name"]), pipeline.exchange(np.int64(4), "id")]
-    keys: list[tuple[str, ...]] = [(), ("id",), ("id", "name"), ("id", "name"), ("id",)]
+@pytest.mark.parametrize(
+    ("steps", "partitions"),
+    [
+        (lambda p: p.repartition(8, "id"), 8),
+        (lambda p: p.repartition(8, "id").sortWithinPartitions("name"), 8),
+        # Rows that are together by some of the keys, or in another order of them, are so by all.
+        (lambda p: p.repartition(8, "name", "id"), 8),
+        (lambda p: p.repartition(1), 1),
+        (lambda p: p.join(p.select("id", other="name"), "id", numPartitions=7), 7),
+        (lambda p: p.repartition(8, "id").mapInArrow(same, "id long, name string"), 4),
+        (lambda p: p.repartition(8, "id", "name").mapInArrow(same, "id long, name string"), 8),
+        (lambda p: p.repartition(8, "tags"), 4),
+        (lambda p: p.repartition(8, "id").select(id="name", name="id"), 4),
+        (lambda p: p.repartition(8), 4),
+        (lambda p: p.repartitionByRange(8, "id"), 4),
+        (lambda p: p.union(p), 4),
+        (lambda p: p, 4),
+    ],
+)
+def test_groups_are_where_a_repartition_has_placed_them_or_after_one_more_exchange(
+    pipeline: Pipeline, steps: Callable[[Pipeline], Pipeline], partitions: int
+) -> None:
+    before = steps(pipeline)
+    found = before.groupBy("id", "name").applyInArrow(group, "id long").leg
+    assert found.single is not None
+    assert found.single.sides[0].exchange.partitions == partitions
+    # Another number is another exchange.
+    asked = before.groupBy("id", "name", numPartitions=3).applyInArrow(group, "id long")
+    assert last(asked).partitions == 3
+
+
+def test_a_repartition_without_a_number_has_as_many_partitions_as_sparks_own(pipeline: Pipeline) -> None:
+    plans = [pipeline.repartition("ID"), pipeline.repartition("id", "name")]
+    plans += [pipeline.repartition(np.int64(4), "id")]
+    keys: list[tuple[str, ...]] = [("id",), ("id", "name"), ("id",)]
     assert [(last(plan).partitions, last(plan).keys) for plan in plans] == [(4, each) for each in keys]
 
 
 def test_a_sort_is_shown_and_is_no_stage_of_the_users(pipeline: Pipeline) -> None:
-    for sort in (
-        ["NAME desc", "id"],
-        [SortKey("name", descending=True), SortKey("id")],
-        ("name desc", "id asc"),
-    ):
-        plan = pipeline.exchange(8, "id", sort=sort).applyInArrow(group, "id long")
-        assert repr(plan) == (
-            "<Pipeline DataFrame → exchange(8, 'id') → sort by name desc, id → stage 1 (applyInArrow group)>"
+    sorts: list[tuple[Any, Any]] = [
+        (["NAME desc", "id"], True),
+        (["name", "id"], [False, True]),
+        (["name", "id asc"], False),
+    ]
+    for sort, ascending in sorts:
+        plan = pipeline.repartition(8, "id").sortWithinPartitions(*sort, ascending=ascending)
+        assert repr(plan.groupBy("id").applyInArrow(group, "id long")) == (
+            "<Pipeline DataFrame → repartition(8, 'id') → sort by name desc, id → stage 1 (applyInArrow group)>"
         )
 
 
@@ -106,29 +139,28 @@ def test_boundaries_are_values_of_the_columns_type_however_they_are_given(
         berlin.astimezone(UTC),
         np.datetime64("2024-07-01T12:00"),
     ):
-        plan = times.exchange(boundaries=[value], by="AT")
-        assert repr(plan) == "<Pipeline DataFrame → exchange(2 ranges of at)>"
+        plan = times.repartitionByRange("AT", boundaries=[value])
+        assert repr(plan) == "<Pipeline DataFrame → repartitionByRange(2, 'at')>"
         ranges = last(plan).ranges
-        assert ranges is not None
+        assert isinstance(ranges, ByRange)
         assert ranges.boundaries.column(0).to_pylist() == [berlin]
     # The clocks in Berlin show it twice, and never.
     for wall, utc in (("2024-10-27T02:30", 0), ("2024-03-31T02:30", 1)):
-        ranges = last(times.exchange(boundaries=[datetime.fromisoformat(wall)], by="at")).ranges
-        assert ranges is not None
+        ranges = last(times.repartitionByRange("at", boundaries=[datetime.fromisoformat(wall)])).ranges
+        assert isinstance(ranges, ByRange)
         assert ranges.boundaries.column(0).cast(pa.timestamp("us")).to_pylist()[0].hour == utc
     with pytest.raises(InvalidRequest, match=r"'local' is timestamp.* is no value of it"):
-        times.exchange(boundaries=[berlin], by="local")
-    several = times.exchange(3, boundaries=pa.array([0.1, 2]), by="x", sort="x")
-    assert repr(several) == "<Pipeline DataFrame → exchange(3 ranges of x) → sort by x>"
-    assert last(times.exchange(boundaries=[], by="id")).partitions == 1
-    assert last(times.exchange(boundaries=[None, (1,), np.int32(1)], by="id")).partitions == 4
-    assert times.sample_boundaries(1, "id") == []
+        times.repartitionByRange("local", boundaries=[berlin])
+    several = times.repartitionByRange(3, "x", boundaries=pa.array([0.1, 2])).sortWithinPartitions("x")
+    assert repr(several) == "<Pipeline DataFrame → repartitionByRange(3, 'x') → sort by x>"
+    assert last(times.repartitionByRange("id", boundaries=[])).partitions == 1
+    assert last(times.repartitionByRange("id", boundaries=[None, (1,), np.int32(1)])).partitions == 4
 
 
 def test_only_first_rows_are_sent_to_be_sorted_for_a_limit(pipeline: Pipeline) -> None:
-    ordered = pipeline.exchange(1, sort="name desc")
+    ordered = pipeline.repartition(1).sortWithinPartitions("name desc")
     assert repr(ordered.select("id").limit(3)) == (
-        "<Pipeline DataFrame → top 3 by name desc → exchange(1) → sort by name desc → stage 1 (select id)"
+        "<Pipeline DataFrame → top 3 by name desc → repartition(1) → sort by name desc → stage 1 (select id)"
         " → stage 2 (limit 3)>"
     )
     # A function may take rows away, many first rows are no saving, and what is persisted is for others, too.
@@ -138,8 +170,23 @@ def test_only_first_rows_are_sent_to_be_sorted_for_a_limit(pipeline: Pipeline) -
     assert "top" not in repr(ordered.limit(3))
 
 
+def test_the_first_rows_in_order_need_neither_ranges_nor_a_sample(pipeline: Pipeline) -> None:
+    ordered = pipeline.orderBy("name", ascending=False)
+    assert repr(ordered) == "<Pipeline DataFrame → exchange(4 ranges of name desc) → sort by name desc>"
+    assert repr(ordered.select("id").limit(3)) == (
+        "<Pipeline DataFrame → top 3 by name desc → exchange(1) → sort by name desc → stage 1 (select id)"
+        " → stage 2 (limit 3)>"
+    )
+    # Elsewhere the first rows of each partition go, in order, to one.
+    many = ordered.limit(1 << 20)
+    assert repr(many).count("exchange(") == 2
+    assert "→ stage 1 (limit 1048576), partial → exchange(1) → stage 1 (limit 1048576)>" in repr(many)
+    again = ordered.sortWithinPartitions("id")
+    assert "top" not in repr(again.persist().limit(3))
+
+
 def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -> None:
-    pipeline.mapInArrow(same, "id long").exchange(8, "id")
+    pipeline.mapInArrow(same, "id long").repartition(8, "id")
     assert repr(pipeline) == "<Pipeline DataFrame>"
 
 
@@ -147,62 +194,85 @@ def test_each_step_leaves_the_pipeline_before_it_as_it_was(pipeline: Pipeline) -
     ("step", "what"),
     [
         (
-            lambda p: p.exchange(4, "nmae", "id", "x"),
+            lambda p: p.repartition(4, "nmae", "id", "x"),
             "no column 'nmae', 'x' after the DataFrame; it has 'id', 'name'",
         ),
-        (lambda p: p.exchange(0, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange(100_001, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange("nmae", "name"), r"exchange\(4, 'nmae', 'name'\): no column 'nmae'"),
-        (lambda p: p.exchange(2, "id", sort="nmae desc"), r"exchange\(2, 'id'\): no column 'nmae' after"),
-        (lambda p: p.exchange(2, "id", sort=[("id", "desc")]), "tuple is no key to sort by"),
-        (lambda p: p.exchange(2, "id", sort=[7]), r"int is no key to sort by; write 'time', 'time desc'"),
-        (lambda p: p.exchange(2, "id", sort=7), r"sorted by names of columns, such as sort=\['time desc'\]"),
+        (lambda p: p.repartition(0, "id"), "numPartitions is 1 to 100000, not 0"),
+        (lambda p: p.repartition(100_001, "id"), "numPartitions is 1 to 100000"),
+        (lambda p: p.repartition("nmae", "name"), r"repartition\(4, 'nmae', 'name'\): no column 'nmae'"),
+        (lambda p: p.repartition("id", 4), r"the number of partitions comes first: repartition\(4, 'id'\)"),
         (
-            lambda p: p.exchange(2, "id", sort=["m"]),
-            "cannot sort: the column .m. .* sorts by no map",
+            lambda p: p.repartitionByRange("id", 4),
+            r"the number of partitions comes first: repartitionByRange\(4, 'id'\)",
         ),
-        (lambda p: p.exchange(2, "id", sort="tags"), "cannot sort: .*'tags' .* elements have no fixed width"),
-        (lambda p: p.exchange(by="id"), r"sample_boundaries\(n, by\) finds some"),
-        (lambda p: p.exchange(boundaries=[1]), r"name them, as in exchange\(boundaries="),
-        (lambda p: p.exchange(2, "id", boundaries=[1], by="id"), "by keys or by boundaries=, not by both"),
-        (lambda p: p.exchange(3, boundaries=[1], by="id"), "1 boundaries make 2 partitions, not 3"),
-        (lambda p: p.exchange(boundaries=7, by="id"), "boundaries is a list of values, .* not 7"),
         (
-            lambda p: p.exchange(boundaries=[1, 3, 2], by="id"),
+            lambda p: p.repartition(2, "id").sortWithinPartitions("nmae desc"),
+            r"sortWithinPartitions: no column 'nmae' after repartition\(2, 'id'\)",
+        ),
+        (lambda p: p.orderBy(7), r"int is no key to sort by; write 'time', 'time desc'"),
+        (lambda p: p.orderBy(), r"name what it sorts by, as in orderBy\('time desc', 'id'\)"),
+        (lambda p: p.orderBy("id", ascending=[True, False]), "one of them for each of the 1 columns"),
+        (lambda p: p.orderBy("id", ascending="no"), "ascending is True, False, .* not 'no'"),
+        (lambda p: p.sortWithinPartitions("m"), "cannot sort: the column .m. .* sorts by no map"),
+        (lambda p: p.orderBy("tags"), "cannot sort: .*'tags' .* elements have no fixed width"),
+        (
+            lambda p: p.repartitionByRange(4, boundaries=[1]),
+            r"name what the ranges are of, as in repartitionByRange\(8, 'time'\)",
+        ),
+        (lambda p: p.repartitionByRange(4), r"as in repartitionByRange\(8, 'time'\)"),
+        (lambda p: p.repartitionByRange(3, "id", boundaries=[1]), "1 boundaries make 2 partitions, not 3"),
+        (lambda p: p.repartitionByRange("id", boundaries=7), "boundaries is a list of values, not 7"),
+        (
+            lambda p: p.repartitionByRange("id", boundaries=[1, 3, 2]),
             "boundary 2 is before boundary 1 in the order of id",
         ),
-        (lambda p: p.exchange(boundaries=[1, 2], by="id desc"), "boundary 1 is before boundary 0 .* id desc"),
         (
-            lambda p: p.exchange(boundaries=[1.5], by="id"),
+            lambda p: p.repartitionByRange("id desc", boundaries=[1, 2]),
+            "boundary 1 is before boundary 0 .* id desc",
+        ),
+        (
+            lambda p: p.repartitionByRange("id", boundaries=[1.5]),
             "'id' is int64, and 1.5 is no value .* nearest is 1",
         ),
-        (lambda p: p.exchange(boundaries=["a"], by="id"), "'id' is int64, and 'a' is no value of it"),
-        (lambda p: p.exchange(boundaries=[1], by=["id", "name"]), "boundary 0 is 1; it needs a tuple of 2"),
-        (lambda p: p.exchange(boundaries=[1], by="m"), "cannot sort: .*'m' .* sorts by no map"),
-        (lambda p: p.sample_boundaries(4), r"as in sample_boundaries\(4, 'time'\)"),
-        (lambda p: p.sample_boundaries(0, "id"), "how many partitions, 1 to 100000, not 0"),
-        (lambda p: p.sample_boundaries(4, "nmae"), "no column 'nmae'"),
-        (lambda p: p.sample_boundaries(4, "id", seed="x"), "seed is an integer, not 'x'"),
-        (lambda p: p.exchange(2.0, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange(8, "id", tasks=9), "tasks is 1 to 8, the number of partitions, not 9"),
-        (lambda p: p.exchange(8, "id", tasks=0), "tasks is 1 to 8, the number of partitions, not 0"),
-        (lambda p: p.exchange(8, "id", tasks="2"), "tasks is 1 to 8, the number of partitions, not '2'"),
-        (lambda p: p.exchange(2, "id", ["name"]), "not by list; .* one by one"),
-        (lambda p: p.exchange(True, "id"), "how many partitions, 1 to 100000"),
-        (lambda p: p.exchange(4, 7), "a column is given by its name, not by int"),
-        (lambda p: p.exchange(4, "m"), "'m' contains a map"),
-        (lambda p: p.mapInArrow(same, "id long").exchange(4, "name"), "no column 'name' after stage 1"),
-        (lambda p: p.applyInArrow(group, "id long"), r"groups need .exchange\(n, \*keys\) before them"),
-        (lambda p: p.exchange(4).applyInArrow(group, "id long"), r"exchange\(4\) has no keys to group by"),
         (
-            lambda p: p.exchange(4, "name").mapInArrow(same, "id long").applyInArrow(group, "id long"),
-            r"stage 2 \(applyInArrow group\): no column 'name' after stage 1 \(mapInArrow same\)",
+            lambda p: p.repartitionByRange("id", boundaries=["a"]),
+            "'id' is int64, and 'a' is no value of it",
+        ),
+        (
+            lambda p: p.repartitionByRange("id", "name", boundaries=[1]),
+            "boundary 0 is 1; it needs a tuple of 2",
+        ),
+        (lambda p: p.repartitionByRange("m", boundaries=[1]), "cannot sort: .*'m' .* sorts by no map"),
+        (lambda p: p.repartitionByRange(0, "id"), "numPartitions is 1 to 100000, not 0"),
+        (lambda p: p.repartitionByRange(4, "nmae"), "no column 'nmae'"),
+        (lambda p: p.repartitionByRange(4, "id", seed="x"), "seed is an integer, not 'x'"),
+        (lambda p: p.repartition(2.0, "id"), "numPartitions is 1 to 100000, not 2.0"),
+        (lambda p: p.repartition(8, "id", tasks=9), "tasks is 1 to 8, the number of partitions, not 9"),
+        (lambda p: p.repartition(8, "id", tasks=0), "tasks is 1 to 8, the number of partitions, not 0"),
+        (lambda p: p.repartition(8, "id", tasks="2"), "tasks is 1 to 8, the number of partitions, not '2'"),
+        (lambda p: p.repartition(2, ["id", "name"]), "not by list; .* one by one"),
+        (lambda p: p.repartition(True, "id"), "numPartitions is 1 to 100000, not True"),
+        (lambda p: p.repartition(4, 7), "a column is given by its name, not by int"),
+        (lambda p: p.repartition(4, "m"), "'m' contains a map"),
+        (lambda p: p.mapInArrow(same, "id long").repartition(4, "name"), "no column 'name' after stage 1"),
+        (
+            lambda p: p.mapInArrow(same, "id long").groupBy("name").applyInArrow(group, "id long"),
+            r"groupBy\('name'\): no column 'name' after stage 1 \(mapInArrow same\)",
+        ),
+        (
+            lambda p: p.groupBy().applyInArrow(group, "id long"),
+            r"stage 1 \(applyInArrow group\): groupBy\(\) has no keys; name them",
+        ),
+        (lambda p: p.groupBy("m"), r"groupBy\('m'\): cannot group by 'm'"),
+        (
+            lambda p: p.groupBy("id", numPartitions=0).applyInArrow(group, "id long"),
+            r"groupBy\('id'\): numPartitions is 1 to 100000, not 0",
         ),
         (lambda p: p.mapInArrow(None, "id long"), "None is not a function"),
         (lambda p: p.mapInArrow(same, "id long, id string"), "the schema names id twice"),
         (lambda p: p.mapInArrow(same, "i interval year to month, x int"), "no Arrow type for column 'i'"),
         (
-            lambda p: p.exchange(4, "id").applyInArrow(lambda a, b, c: a, "id long"),
+            lambda p: p.groupBy("id").applyInArrow(lambda a, b, c: a, "id long"),
             r"it takes \(table\) or \(keys, table\), not 3 arguments",
         ),
     ],
@@ -215,17 +285,19 @@ def test_a_step_that_cannot_work_is_refused_where_it_is_written(
 
 
 def test_numbers_of_any_integer_type_are_taken(pipeline: Pipeline) -> None:
-    plan = pipeline.exchange(np.int64(8), "id", tasks=np.int8(3))
+    plan = pipeline.repartition(np.int64(8), "id", tasks=np.int8(3))
     exchange = last(plan)
     assert (exchange.partitions, exchange.tasks) == (8, 3)
-    assert repr(plan) == "<Pipeline DataFrame → exchange(8, 'id')>"
+    assert repr(plan) == "<Pipeline DataFrame → repartition(8, 'id')>"
 
 
 def test_an_expression_is_no_key_until_it_is_a_column(pipeline: Pipeline) -> None:
     from pyspark.sql import functions as sql
 
-    with pytest.raises(InvalidRequest, match="not by Column; make an expression a column by select first"):
-        pipeline.exchange(4, sql.array("id"))  # type: ignore[arg-type]  # what the test is about
+    with pytest.raises(
+        InvalidRequest, match="not by Column; make an expression a column by withColumn first"
+    ):
+        pipeline.repartition(4, sql.array("id"))  # type: ignore[arg-type]  # what the test is about
 
 
 @pytest.mark.parametrize("data", [[1], pa.table({"x": [1]}), None])
@@ -247,15 +319,15 @@ def test_keys_are_found_as_spark_finds_columns(spark: SparkSession, client: Shuf
     spark.conf.set("spark.sql.caseSensitive", "true")
     try:
         both = client.pipeline(spark.createDataFrame([], "key long, Key long"))
-        assert last(both.exchange(2, "Key")).keys == ("Key",)
+        assert last(both.repartition(2, "Key")).keys == ("Key",)
         with pytest.raises(InvalidRequest, match="no column 'KEY' after the DataFrame; it has 'key', 'Key'"):
-            both.exchange(2, "KEY")
+            both.repartition(2, "KEY")
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
     with pytest.raises(InvalidRequest, match="'key' could be any of 'key', 'Key'; rename one"):
-        both.exchange(2, "key")
+        both.repartition(2, "key")
     one = client.pipeline(spark.createDataFrame([], "Key long"))
-    assert last(one.exchange(2, "KEY")).keys == ("Key",)
+    assert last(one.repartition(2, "KEY")).keys == ("Key",)
 
 
 def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
@@ -265,10 +337,9 @@ def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
     other.write_text('#!/bin/sh\nexec "$REAL_PYTHON" -S "$@"\n')  # without site-packages
     other.chmod(0o755)
     monkeypatch.setenv("REAL_PYTHON", sys.executable)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(other))
     for run in (
-        lambda: client.pipeline(spark.range(3)).exchange(2).toDF(),
+        lambda: client.pipeline(spark.range(3)).repartition(2).toDF(),
         lambda: client.broadcast(spark.range(3)),
     ):
         with pytest.raises(
@@ -277,10 +348,23 @@ def test_an_interpreter_that_cannot_run_tasks_is_an_error_before_the_job(
             run()
 
 
+def test_tasks_of_a_local_master_run_with_the_drivers_interpreter_if_the_user_has_named_none(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # which has no Python
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    client.pipeline(spark.range(3))
+    assert spark.sparkContext.pythonExec == sys.executable
+    assert spark.range(3).mapInArrow(lambda batches: batches, "id long").count() == 3
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/of/the/user")
+    client.pipeline(spark.range(3))
+    assert spark.sparkContext.pythonExec == "/of/the/user"
+
+
 def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:
     df = spark.sql("select 'a' collate UTF8_LCASE as name")
     with pytest.raises(InvalidRequest, match="not by collation UTF8_LCASE"):
-        client.pipeline(df).exchange(4, "name")
+        client.pipeline(df).repartition(4, "name")
 
 
 @pytest.mark.parametrize(
@@ -297,20 +381,22 @@ def test_a_key_that_its_bytes_do_not_tell_is_refused_wherever_it_is_declared(
     spark: SparkSession, client: ShuffleClient, type_: str, what: str
 ) -> None:
     schema = f"id long, name {type_}"
-    with pytest.raises(InvalidRequest, match=f"DataFrame.*{what}|exchange.*{what}"):
-        client.pipeline(spark.createDataFrame([], schema)).exchange(4, "name")
+    with pytest.raises(InvalidRequest, match=f"DataFrame.*{what}|repartition.*{what}"):
+        client.pipeline(spark.createDataFrame([], schema)).repartition(4, "name")
     before = client.pipeline(spark.createDataFrame([], "id long, name string"))
-    with pytest.raises(InvalidRequest, match=rf"exchange\(4, 'name'\).*{what}"):
-        before.mapInArrow(same, schema).exchange(4, "name")
-    with pytest.raises(InvalidRequest, match=rf"stage 2 \(applyInArrow group\).*{what}"):
-        before.exchange(4, "name").mapInArrow(same, schema).applyInArrow(group, "id long")
+    with pytest.raises(InvalidRequest, match=rf"repartition\(4, 'name'\).*{what}"):
+        before.mapInArrow(same, schema).repartition(4, "name")
+    with pytest.raises(InvalidRequest, match=rf"groupBy\('name'\).*{what}"):
+        before.repartition(4, "name").mapInArrow(same, schema).groupBy("name").applyInArrow(group, "id long")
     # Beside the keys they are as good as any other column.
-    before.exchange(4, "id").mapInArrow(same, schema).applyInArrow(group, schema).exchange(2, "id")
+    before.repartition(4, "id").mapInArrow(same, schema).groupBy("id").applyInArrow(
+        group, schema
+    ).repartition(2, "id")
 
 
 def test_a_field_may_be_called_as_a_refused_type_is(spark: SparkSession, client: ShuffleClient) -> None:
     df = spark.createDataFrame([], "k struct<collate: int, variant: string>")
-    client.pipeline(df).exchange(4, "k")
+    client.pipeline(df).repartition(4, "k")
 
 
 def test_a_frame_without_columns_or_with_one_name_twice_is_refused(

@@ -11,7 +11,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.placement import PlacedKeys, check_groupable, partition_ids
 
 KEYS = pa.schema([("k", pa.int64())])
-PLACED = PlacedKeys("exchange(7, 'k')", KEYS, 7)
+PLACED = PlacedKeys("repartition(7, 'k')", KEYS, 7)
 
 
 def keys_of(partition: int) -> pa.RecordBatch:
@@ -31,13 +31,13 @@ def test_keys_of_any_type_are_checked_as_what_was_placed(type_: Any) -> None:
         assert caught.value.message.startswith(
             f"stage 2: {len(keys)} of {len(keys)} groups may be in parts: 'K' = "
         )
-        assert f"exchange(7, 'k') places it in partition {partition}; " in caught.value.message
-        assert caught.value.message.endswith("exchange again after that stage: .exchange(7, 'K')")
+        assert f"repartition(7, 'k') places it in partition {partition}; " in caught.value.message
+        assert caught.value.message.endswith("place them again after that stage: .repartition(7, 'K')")
 
 
 @pytest.mark.parametrize("values", [["one"], [1.5]])
 def test_a_key_that_cannot_be_what_was_placed_is_refused(values: list[Any]) -> None:
-    with pytest.raises(InvalidRequest, match=r"exchange\(7, 'k'\) has placed rows by int64"):
+    with pytest.raises(InvalidRequest, match=r"repartition\(7, 'k'\) has placed rows by int64"):
         PLACED.check(pa.record_batch({"k": pa.array(values)}), 0, "stage 2")
 
 

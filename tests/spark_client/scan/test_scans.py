@@ -55,7 +55,8 @@ def splits(pipeline: Pipeline) -> Splits:
 
 def test_a_plan_shows_the_scan(client: ShuffleClient, lake: Path) -> None:
     assert (
-        repr(client.scan(lake).exchange(8, "id")) == f"<Pipeline scan('{lake}', 2 tasks) → exchange(8, 'id')>"
+        repr(client.scan(lake).repartition(8, "id"))
+        == f"<Pipeline scan('{lake}', 2 tasks) → repartition(8, 'id')>"
     )
     one = client.scan([next(lake.rglob("*.parquet"))], columns=["name"])
     assert repr(one) == "<Pipeline scan(1 path, 1 task)>"
@@ -280,6 +281,6 @@ def test_a_column_of_nulls_has_the_type_of_the_first_file_or_of_the_dataset(
     assert Counter(found.toDF().collect()) == expected
 
 
-def test_groups_need_an_exchange_also_after_a_scan(client: ShuffleClient, lake: Path) -> None:
-    with pytest.raises(InvalidRequest, match=r"groups need \.exchange"):
-        client.scan(lake).applyInArrow(lambda table: table, "id long")
+def test_groups_of_a_scan_are_exchanged_by_their_keys(client: ShuffleClient, lake: Path) -> None:
+    groups = client.scan(lake).groupBy("id", numPartitions=3).applyInArrow(lambda table: table, "id long")
+    assert "→ exchange(3, 'id') →" in repr(groups)

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from flight_server.protocol import InvalidRequest
+from flight_server.config import Settings
+from flight_server.protocol import SIZE_SETTINGS, InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.connection import Reading, Timeouts, Writing
 from spark_client.hosts import Copies
-from spark_client.settings import LEASE_SECONDS, ClientOptions, apart, of_calls, of_values
+from spark_client.settings import (
+    CREDENTIALS,
+    LEASE_SECONDS,
+    ClientOptions,
+    EmbeddedOptions,
+    ExecutorOptions,
+    ServerSettings,
+    apart,
+    of_calls,
+    of_values,
+)
 
 ANY_SESSION: Any = None
 
@@ -77,3 +89,47 @@ def test_texts_change_single_fields_of_the_options_below_them() -> None:
     assert (over["timeouts"], over["reading"]) == (base["timeouts"], Reading("grpc", 1))
     assert over["writing"] is not None
     assert over["writing"].lane == "grpc"
+
+
+def started(*_: object, **__: object) -> None:
+    raise AssertionError("a process was started")
+
+
+@pytest.mark.parametrize("name", SIZE_SETTINGS)
+def test_a_size_of_an_embedded_server_is_checked_before_it_starts(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", started)
+    options: dict[str, Any] = {name: "1g"}
+    with pytest.raises(AssertionError, match="started"):
+        ShuffleClient.embedded(**options)
+    for wrong in ("1x", "lots", -1, 1.5):
+        options[name] = wrong
+        with pytest.raises(
+            InvalidRequest, match=rf"embedded\(\): the option {name}: .* is no size: .* as 1g"
+        ):
+            ShuffleClient.embedded(**options)
+
+
+def test_the_servers_settings_are_known_to_the_client() -> None:
+    assert {*Settings.model_fields} - {"lease_seconds"} == {*ServerSettings.__optional_keys__} - {"config"}
+    own = {*ClientOptions.__optional_keys__} - {*CREDENTIALS}
+    assert {*EmbeddedOptions.__optional_keys__} == {*ServerSettings.__optional_keys__} | own
+    assert {*ExecutorOptions.__optional_keys__} == {*EmbeddedOptions.__optional_keys__} - {"memory_limit"}
+
+
+def test_the_servers_settings_that_are_sizes_are_known() -> None:
+    sizes = {name for name, field in Settings.model_fields.items() if "ByteSize" in str(field.annotation)}
+    assert sizes == {*SIZE_SETTINGS}
+
+
+def test_a_size_of_the_client_is_a_number_or_a_text() -> None:
+    text: Any = "256m"
+    assert Reading(budget_bytes=text) == Reading(budget_bytes=256 << 20)
+    assert Copies(limit_bytes=text).limit_bytes == 256 << 20
+    for make in (
+        lambda: Reading(gathered_bytes=cast("Any", "much")),
+        lambda: Copies(limit_bytes=cast("Any", 0.5)),
+    ):
+        with pytest.raises(InvalidRequest, match=r"_bytes: .* is no size"):
+            make()

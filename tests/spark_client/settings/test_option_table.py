@@ -55,9 +55,9 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("tls_client_key", "SrwRW", None, "/run/client.key", Path("/run/client.key"), "", "a file"),
     ("lane", "SrwRW", None, "GRPC", "grpc", "http", LANES),
     ("compression", "S", None, "none", None, "snappy", "'auto', 'lz4', 'zstd' or 'none'"),
-    ("budget_bytes", "SrR", None, "64m", 64 << 20, "64MB", SIZE(1)),
+    ("budget_bytes", "SrR", None, "64m", 64 << 20, "64x", SIZE(1)),
     ("gathered_bytes", "S", None, "2GiB", 2 << 30, "1000k", SIZE(1 << 20)),
-    ("driver_bytes", "S", None, "0", 0, "8MB", SIZE(0)),
+    ("driver_bytes", "S", None, "8 MB", 8_000_000, "8 MBit", SIZE(0)),
     ("scratch_dir", "SrR", None, "/scratch", "/scratch", " ", "a directory"),
     *(
         (each.name, "SrwRW", None, "1min", 60.0, "0", SECONDS(0.001))
@@ -85,7 +85,7 @@ ANSWERS: list[tuple[str, str, Any, str, Any, str | None, str]] = [
     ("columns", "rR", None, '["a, b", "c"]', ("a, b", "c"), "a,a", NAMES),
     ("starting", "R", "earliest", "Latest", "latest", "first", "'earliest' or 'latest'"),
     ("max_rows_per_trigger", "R", None, "1", 1, "0", WHOLE(1)),
-    ("max_bytes_per_trigger", "R", None, "1", 1, "64m", WHOLE(1)),
+    ("max_bytes_per_trigger", "R", None, "64m", 64 << 20, "64x", SIZE(1)),
     ("max_partitions_per_trigger", "R", None, "1", 1, "0", WHOLE(1)),
     ("as_of", "r", None, "0", 0, "-1", WHOLE(0)),
     ("after", "r", None, "7", 7, "", WHOLE(0)),

@@ -27,7 +27,9 @@ LEFT_KEY, RIGHT_KEY = "k", "other_key"
 
 def side(name: str, kind: pa.DataType, compared: pa.DataType) -> GroupedSide:
     schema = pa.schema([(name, kind), ("number", pa.int64())])
-    return GroupedSide((name,), (compared,), schema, PlacedKeys("exchange(1)", pa.schema([(name, kind)]), 1))
+    return GroupedSide(
+        (name,), (compared,), schema, PlacedKeys("repartition(1)", pa.schema([(name, kind)]), 1)
+    )
 
 
 def stage(
@@ -179,12 +181,12 @@ def test_a_function_may_overwrite_the_memory_of_its_last_result() -> None:
 
 def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() -> None:
     of = stage(of_tables, pa.int64(), pa.int64())
-    placed = PlacedKeys("exchange(4, 'k')", pa.schema([(LEFT_KEY, pa.int64())]), 4)
+    placed = PlacedKeys("repartition(4, 'k')", pa.schema([(LEFT_KEY, pa.int64())]), 4)
     of = CogroupStage(of.fn, of.declared, GroupedSide(of.left.keys, of.left.compared, of.left.schema, placed),
                       of.right, with_keys=True, iterates=False)  # fmt: skip
     keys = pa.record_batch({LEFT_KEY: pa.array(range(20))})
     partition = int(partition_ids(keys, [LEFT_KEY], 4)[0])
-    with pytest.raises(InvalidRequest, match=r"groups may be in parts: .*exchange\(4, 'k'\) places it"):
+    with pytest.raises(InvalidRequest, match=r"groups may be in parts: .*repartition\(4, 'k'\) places it"):
         cogrouped(of, range(20), [], Pass(partition=partition))
 
 

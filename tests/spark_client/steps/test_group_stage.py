@@ -177,7 +177,7 @@ def test_changed_keys_are_refused_beyond_the_budget_too(iterates: bool) -> None:
     schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
     keys = pa.record_batch([pa.array(range(50)), pa.array(range(50))], schema=schema)
     here = keys.filter(pa.array(partition_ids(keys, ["k"], 3) == 0))
-    placed = PlacedKeys("exchange(3, 'k')", pa.schema([("k", pa.int64())]), 3)
+    placed = PlacedKeys("repartition(3, 'k')", pa.schema([("k", pa.int64())]), 3)
     fn = (lambda batches: batches) if iterates else (lambda table: table)
     stage = stage_of(fn, iterates=iterates, schema=schema, declared=schema, placed=placed)
     for partition, memory in ((0, TaskMemory(8_000)), (1, TaskMemory(8_000)), (1, TaskMemory())):
@@ -186,7 +186,7 @@ def test_changed_keys_are_refused_beyond_the_budget_too(iterates: bool) -> None:
         if partition == 0:
             assert sum(batch.num_rows for batch in run([stage], iter(given), how)) == 100 * here.num_rows
         else:
-            with pytest.raises(InvalidRequest, match=r"exchange\(3, 'k'\) places it in partition 0"):
+            with pytest.raises(InvalidRequest, match=r"repartition\(3, 'k'\) places it in partition 0"):
                 list(run([stage], iter(given), how))
 
 

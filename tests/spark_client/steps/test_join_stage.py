@@ -228,11 +228,11 @@ def test_a_result_batch_is_bounded_where_a_key_has_many_rows_on_both_sides(text:
 
 def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() -> None:
     of = stage("inner", [(pa.int64(), pa.int64())])
-    placed = PlacedKeys("exchange(4, 'k0')", pa.schema([("k0", pa.int64())]), 4)
+    placed = PlacedKeys("repartition(4, 'k0')", pa.schema([("k0", pa.int64())]), 4)
     of = dataclasses.replace(of, right_placed=placed)
     right = list(batches([(number, None, None) for number in range(50)], of.plan.right_schema, 50))
     with pytest.raises(
-        InvalidRequest, match=r"a join: .* rows may be in parts.*exchange\(4, 'k0'\) places it"
+        InvalidRequest, match=r"a join: .* rows may be in parts.*repartition\(4, 'k0'\) places it"
     ):
         list(
             run(

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_client.arrow import Declared, SortCodes, SortKey, ranges_of
-from spark_client.pipeline.exchanging import _boundaries, _held
+from spark_client.pipeline.ranges import _boundaries, _held
 from spark_client.steps import Pass, SampleStage
 
 SCHEMA = pa.schema([("k", pa.int64()), ("weight", pa.float64())])
@@ -69,28 +69,28 @@ def test_ranges_have_about_equally_many_rows_also_where_tasks_do_not(partitions:
     for partition, keys in enumerate(tasks):
         found += sample(batches((keys * 1e6).astype(np.int64)), partition, rows=1000)
     key = SortKey("k", descending=True)
-    boundaries = _boundaries(found, (key,), partitions)
-    assert len(boundaries) == partitions - 1
+    boundaries = _boundaries(found, (key,), partitions, SCHEMA)
+    assert boundaries.num_rows == partitions - 1
     all_keys = pa.array((np.concatenate(tasks) * 1e6).astype(np.int64))
     rows = SortCodes.of_columns([all_keys], [key], len(all_keys))
-    ranges = ranges_of(rows, SortCodes.of_columns([pa.array(boundaries)], [key], partitions - 1))
+    ranges = ranges_of(rows, SortCodes.of_columns(boundaries.columns, [key], partitions - 1))
     assert np.bincount(ranges).max() < 1.7 * len(all_keys) / partitions
 
 
 def test_boundaries_are_distinct_values_also_with_a_heavy_one() -> None:
     keys = np.concatenate([np.full(6000, 2000), np.arange(4000)])
     found = sample(batches(keys), 0, rows=2000)
-    boundaries = _boundaries(found, (SortKey("k"),), 10)
+    boundaries = _boundaries(found, (SortKey("k"),), 10, SCHEMA).column(0).to_pylist()
     assert boundaries == sorted(set(boundaries))
     assert 4 <= len(boundaries) <= 6
     assert 2000 in boundaries
     one = sample(batches(np.full(500, 7)), 0)
-    assert _boundaries(one, (SortKey("k"),), 4) == []
-    assert _boundaries([], (SortKey("k"),), 4) == []
+    for samples in (one, []):
+        assert _boundaries(samples, (SortKey("k"),), 4, SCHEMA).num_rows == 0
 
 
 def test_the_driver_holds_a_bounded_part_of_very_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_client.pipeline.exchanging._HELD_BYTES", 20_000)
+    monkeypatch.setattr("spark_client.pipeline.ranges._HELD_BYTES", 20_000)
     samples = [found for task in range(40) for found in sample(batches(np.arange(1000) + task), task)]
     held = _held(samples)
     assert sum(batch.nbytes for batch in held) <= 20_000

@@ -63,7 +63,7 @@ async def settle(engine: Engine) -> None:
 
 def test_an_idle_changelog_costs_little_memory_and_no_task_or_timer(directory: Path) -> None:
     engine = Engine(directory, SCHEMA, LATEST)
-    names = [f"many/{number}" for number in range(MANY)]
+    names = [f"many/n{number}" for number in range(MANY)]
     try:
         engine.run(create(engine, ["first"]))
         gc.collect()

@@ -1,0 +1,102 @@
+"""What a user of Spark writes on a pipeline, and what works there: names that only a DataFrame has, Spark's Columns,
+and conditions in SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, GroupedData
+
+from flight_server.protocol import did_you_mean
+
+_PERSIST = "persist() keeps what the last repartition wrote"
+_NULLS = 'filter(pc.field("v").is_valid()) drops rows, withColumn("v", pc.coalesce(pc.field("v"), pc.scalar(0))) fills'
+_EXPRESSIONS = 'select("a", b="old", c=pc.field("a") + 1) names, renames and computes columns'
+_ADVICE = {
+    "alias": _EXPRESSIONS,
+    "cache": _PERSIST,
+    "checkpoint": _PERSIST,
+    "coalesce": "repartition(n, tasks=m) has m tasks read the n partitions",
+    "dropna": _NULLS,
+    "fillna": _NULLS,
+    "foreach": "mapInArrow(func, schema) gives a function the batches of each partition",
+    "foreachPartition": "mapInArrow(func, schema) gives a function the batches of each partition",
+    "localCheckpoint": _PERSIST,
+    "na": _NULLS,
+    "selectExpr": _EXPRESSIONS,
+}
+
+
+def no_attribute(name: str, columns: Collection[str], known: Collection[str]) -> str:
+    """The text for an attribute that a pipeline with these columns does not have; ``known`` are those that it has."""
+    text = f"a pipeline has no {name!r}"
+    if name in columns:
+        return f"{text}: pc.field({name!r}) is that column in an expression"
+    if name.startswith("_"):
+        return text
+    if name in _ADVICE:
+        return f"{text}: {_ADVICE[name]}"
+    if hasattr(DataFrame, name):
+        return f"{text}: .toDF().{name} is the DataFrame's"
+    if name in _GROUPED:
+        return f'{text}: groupBy("key").{name} does it'
+    if hasattr(GroupedData, name):
+        return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
+    return f"{text}{did_you_mean(name, known) or ', nor has a DataFrame'}"
+
+
+_GROUPED = ("applyInArrow", "applyInPandas", "avg", "cogroup", "max", "mean", "min", "sum")
+"""What the groups of a pipeline have, and it has not."""
+
+
+def no_grouped_attribute(name: str) -> str:
+    """The text for an attribute that the groups of a pipeline do not have."""
+    text = f"the groups of a pipeline have no {name!r}"
+    if name.startswith("_") or not hasattr(GroupedData, name):
+        return text
+    return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
+
+
+def no_column(name: object) -> str:
+    """The text for a column that is looked up as a DataFrame's is."""
+    return f"a pipeline has no Columns of Spark: pc.field({name!r}) is a column in an expression"
+
+
+def public_names(kind: type) -> list[str]:
+    """The names that users have of a class."""
+    internal = {"of_frame", "of_scan"}
+    return [name for name in dir(kind) if name not in internal and not name.startswith("_")]
+
+
+_NAME, _OPERATOR, _VALUE = r"`?([A-Za-z_]\w*)`?", "(<=|>=|<>|!=|==|=|<|>)", r"('[^']*'|-?\d+(?:\.\d+)?)"
+_COMPARISON = re.compile(rf"\s*\(?\s*{_NAME}\s*{_OPERATOR}\s*{_VALUE}\s*\)?\s*")
+_CALL = re.compile(rf"{_OPERATOR}\({_NAME}, {_VALUE}\)")
+"""As a Column of Spark Classic shows it."""
+_EXAMPLE = 'pc.field("v") > 5'
+
+
+def is_column(value: Any) -> bool:
+    """Whether it is an expression of Spark, Classic or Connect."""
+    return isinstance(value, Column)
+
+
+def as_expression(condition: Any) -> str:
+    """What to write instead of a Column of Spark or a text in SQL, for a simple comparison itself, and else an example
+    of one.
+    """
+    text = condition if isinstance(condition, str) else str(condition)
+    if is_column(condition):
+        shown = re.fullmatch(r"Column<'(.*)'>", text)
+        text = shown[1] if shown else text
+    if (match := _CALL.fullmatch(text)) is not None:
+        comparison, name, value = match.groups()
+    elif (match := _COMPARISON.fullmatch(text)) is not None:
+        name, comparison, value = match.groups()
+    else:
+        return _EXAMPLE
+    value = f'"{value[1:-1]}"' if value.startswith("'") else value
+    comparison = {"=": "==", "<>": "!="}.get(comparison, comparison)
+    return f'pc.field("{name}") {comparison} {value}'
