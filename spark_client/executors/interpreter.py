@@ -66,11 +66,11 @@ def check_interpreter(spark: SparkSession) -> None:
 
 
 def _local_context(spark: Any) -> Any:
-    """The context of a session of Spark Classic whose master is local; None of another session."""
+    """The context of a session of Spark Classic whose master is local; None of others and of a stopped one."""
     if "connect" in type(spark).__module__:
         return None
     context = spark.sparkContext
-    return context if str(context.master).startswith("local") else None
+    return context if context is not None and str(context.master).startswith("local") else None
 
 
 @cache
