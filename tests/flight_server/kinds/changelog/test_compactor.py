@@ -132,7 +132,8 @@ def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.M
     inside: Counter[Going] = Counter()
     most = 0
 
-    async def work(_: Changelog, going: Going) -> None:
+    async def work(changelog: Changelog, going: Going) -> None:
+        del changelog
         nonlocal most
         inside[going] += 1
         most = max(most, inside[going])
