@@ -1,7 +1,7 @@
 """Names of datasets.
 
 A name that ends in a slash and digits is none: in a ticket, and in a path of the bulk lane, that is the number of a
-partition. So each text has one meaning, whatever datasets there are.
+partition. So each text has one meaning, and no reader asks which datasets there are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contents: where the updates of a changelog are at one moment: in the bases of its ranges, and in recent runs.
 
 Guarantee: contents never change; commits, folds and rewrites (``compaction``) make others of them. A reader that has
-them reads on, whatever is made or deleted meanwhile.
+them reads on while commits, folds and rewrites make others and delete files.
 
 Ranges
     The hashes of keys are cut into ranges, without gaps. A range has one *base*, which stands for all of its updates up
@@ -137,10 +137,10 @@ class Bases:
         return Updates.in_order(self.layout, parts)
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        found = np.zeros(len(hashes))
+        sizes = np.zeros(len(hashes))
         for base, wanted, start in self._with(hashes):
-            found[start : start + len(wanted)] = base.bytes_of(wanted)
-        return found
+            sizes[start : start + len(wanted)] = base.bytes_of(wanted)
+        return sizes
 
     def _with(self, hashes: Hashes) -> Iterator[tuple[Run, Hashes, int]]:
         """The bases that may have some of these hashes, and which, and where they begin."""
