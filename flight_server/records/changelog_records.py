@@ -414,14 +414,16 @@ def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tup
         damaged = values if isinstance(values, DamagedRow) else None
         columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
         row, name, generation, _, facts, schema = columns
-        found: StoredChangelog | tuple[int, Quarantined]
+        stored: StoredChangelog | tuple[int, Quarantined]
         try:
             if damaged is not None:
                 raise damaged
-            found = _stored(connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts)))
+            stored = _stored(
+                connection, row, DeclaredChangelog(name, generation, schema, **json.loads(facts))
+            )
         except (DamagedRow, ValueError, TypeError, RecursionError) as damage:
-            found = row, Quarantined.now(str(name), str(generation), str(damage))
-        yield found
+            stored = row, Quarantined.now(str(name), str(generation), str(damage))
+        yield stored
 
 
 def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelog) -> StoredChangelog:

@@ -278,11 +278,11 @@ def old_rows(contents: Contents, since: int) -> int:
     """About how many rows are old. Reads no file."""
     bases = contents.bases
     widths = np.diff(bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
-    found = 0.0
+    rows = 0.0
     for run in contents.recent:
         until = run.rows_upto(np.append(bases.sinces, since))
-        found += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
-    return int(np.ceil(found))
+        rows += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
+    return int(np.ceil(rows))
 
 
 def waiting(

@@ -130,7 +130,7 @@ def _restored(store: Store, stored: StoredChangelog) -> Changelog:
 
 def _file(folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
     try:
-        return RunFile.found(folder, name, layout, version)
+        return RunFile.opened(folder, name, layout, version)
     except (FileNotFoundError, ValueError):  # a name that can be no file's
         raise Damaged(f"{name!r} is missing") from None
 
@@ -141,16 +141,16 @@ def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -
     if ranges[0].low != 0:
         raise Damaged("its first range does not begin with the first hash")
     runs = {file.name: file for file in files}
-    found = []
+    restored = []
     for each, following in zip_longest(ranges, ranges[1:]):
         high = MAX_HASH if following is None else following.low - 1
         if each.base is None:
-            found.append(Range(each.low, high, each.since))
+            restored.append(Range(each.low, high, each.since))
         elif each.base in runs:
-            found.append(Range.of(each.low, high, each.since, runs[each.base]))
+            restored.append(Range.of(each.low, high, each.since, runs[each.base]))
         else:
             raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
-    bases = Bases(layout, tuple(found))
+    bases = Bases(layout, tuple(restored))
     return Contents(bases, tuple(file for file in files if file not in bases.runs))
 
 

@@ -59,7 +59,7 @@ def read_run(directory: Path, data: bytes) -> None:
     """A run whose footer is taken is read through all its ways."""
     (directory / "found.run").write_bytes(sealed_run(data))
     version = 3 if data[:1] > b"\1" else None
-    run = RunFile.found(run_folder(directory, MemoryPool(None)), "found.run", latest(), version)
+    run = RunFile.opened(run_folder(directory, MemoryPool(None)), "found.run", latest(), version)
     hashes = run.changed(-1, 1 << 40)
     run.ends()
     run.counts(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2)

@@ -248,7 +248,7 @@ class RunFile:
         return writer.finish()
 
     @classmethod
-    def found(cls, folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
+    def opened(cls, folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
         """The file of a row of the records, which is kept."""
         file = _File(folder.path / name, folder)
         file.keep = True

@@ -52,7 +52,7 @@ def written(directory: Path, updates: Updates) -> RunFile:
 
 
 def found_in(path: Path, version: int | None = None) -> RunFile:
-    return RunFile.found(run_folder(path.parent, POOL), path.name, LAYOUT, version)
+    return RunFile.opened(run_folder(path.parent, POOL), path.name, LAYOUT, version)
 
 
 @given(st.lists(each_key, max_size=20), st.sampled_from([1, 3, 100]), st.data())
