@@ -36,7 +36,7 @@ function pooled(title, pool) {
     ? `${several(pool.waiting, "stream waits", "streams wait")} for room`
     : fullest >= 0.9
       ? `${account}: ${percent(fullest, 1)} full`
-      : `most ${bytes(pool.peak_bytes)}`;
+      : `peak ${bytes(pool.peak_bytes)}`;
   return [
     {
       title,
