@@ -155,6 +155,7 @@ class _Sample:
         self.rows: list[list[str | None]] = []
         self._decoder = FrameDecoder(max_message_bytes=max_message_bytes)
         self._decoder.keeps_batches = True
+        self._schema = b""
         self._read_bytes = 0
 
     def describe(self, message: SchemaMessage) -> None:
