@@ -61,7 +61,7 @@ function show(now, why, history) {
     (made, each) => write(made, each.text, each.level),
   );
   $("problems").hidden = !found.length;
-  tiles(now, why, history);
+  tiles(now, why);
   pictures(now, history);
   tables.waiting(why);
   tables.datasets(now, all, opening);
