@@ -102,6 +102,16 @@ def test_the_base_image_is_of_one_release_of_debian() -> None:
     assert base == "python:3.11-slim-bookworm"
 
 
+def test_the_images_install_what_the_lock_names_by_its_hashes() -> None:
+    for name in ("server-packages", "spark-packages"):
+        (install,) = (rest for word, rest in STAGES[name].instructions if word == "RUN")
+        assert "uv pip install" in install
+        assert "--require-hashes --constraint requirements-dev.lock" in install
+    for image in (IMAGE, STAGES["spark"]):
+        installs = [rest for _, rest in image.instructions if "pip install" in rest]
+        assert [("--no-deps" in each, each.endswith("/mnt/*.whl")) for each in installs] == [(True, True)]
+
+
 def test_the_images_add_users_without_a_warning_of_useradd() -> None:
     for image in (IMAGE, STAGES["spark"]):
         (run,) = (rest for word, rest in image.instructions if word == "RUN" and "useradd" in rest)

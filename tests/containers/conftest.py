@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ import pytest
 
 from tests.support import container_engine
 from tests.support.container_engine import BUILD_SECONDS, DIRECTORY, ROOT, Engine
-from tests.support.dockerfile import stages
 from tests.support.server_containers import (
+    BASE_IMAGE,
     SERVER_IMAGE,
     SPARK_IMAGE,
     TOKEN,
@@ -21,7 +22,8 @@ from tests.support.server_containers import (
     running_server,
 )
 
-BASE_IMAGE = stages(ROOT / "Dockerfile")["base"].base
+BUILDS: dict[str, list[str]] = {SERVER_IMAGE: [], SPARK_IMAGE: ["--target", "spark"]}
+"""As on the page."""
 
 
 @contextmanager
@@ -34,8 +36,12 @@ def timed(what: str) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
     with container_engine.engine() as engine:
-        print(f"\nan engine of {'their own' if engine.is_own else 'this machine'}")
         yield engine
+    if engine.is_own:
+        used = subprocess.run(
+            ["du", "--summarize", "--human-readable", DIRECTORY], capture_output=True, text=True, check=True
+        )
+        print(f"\nlayers for the next run: {used.stdout.strip()}")
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +53,13 @@ def base_image(engine: Engine) -> str:
 
 @pytest.fixture(scope="session")
 def build_logs(engine: Engine, base_image: str) -> list[str]:
-    """What the builds of both images have said; those of the page."""
+    """What the builds of both images have written."""
     logs = []
-    for name, options in ((SERVER_IMAGE, []), (SPARK_IMAGE, ["--target", "spark"])):
-        command = ["build", "--progress=plain", "--tag", name, *options, ROOT]
+    for name, options in BUILDS.items():
         with timed(f"the image {name}"):
-            done = engine.run(*command, seconds=BUILD_SECONDS)
+            done = engine.run(
+                "build", "--progress=plain", "--tag", name, *options, ROOT, seconds=BUILD_SECONDS
+            )
         logs.append(done.stdout + done.stderr)
     return logs
 

@@ -23,9 +23,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support import debian
@@ -55,7 +55,7 @@ class Engine:
     """One that answers. ``is_own``: it was started for these tests, and has no registry."""
 
     client: str
-    environment: dict[str, str]
+    environment: dict[str, str] = field(repr=False)
     is_own: bool
 
     def run(
@@ -102,7 +102,7 @@ class Engine:
         dockerfile = f"""
             FROM {base}
             RUN apt-get update && apt-get install --yes --no-install-recommends prometheus wget \
-                && install --directory --owner=nobody /prometheus
+                && install --directory --owner=nobody /prometheus && rm -rf /var/lib/apt/lists/* /usr/bin/promtool
             USER nobody
             ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
             """
@@ -175,7 +175,7 @@ def _own_engine() -> Iterator[Engine]:
         }
         own = Engine(_DEBIANS_CLIENT, environment, is_own=True)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        command = [
+        command: list[str | Path] = [
             # Its mounts are its own, and end with it, as it does with this process.
             *("setpriv", "--pdeathsig", "TERM", "unshare", "--mount", "dockerd"),
             *("--host", address, "--config-file", place / "daemon.json", "--pidfile", place / "pid"),
@@ -186,6 +186,11 @@ def _own_engine() -> Iterator[Engine]:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
             eventually(lambda: _has_begun(own, process), expected=True, deadline_seconds=START_SECONDS)
+            # What a run that was killed has left, and the engine has started again.
+            if left := own.output("ps", "--all", "--quiet").split():
+                own.run("rm", "--force", "--volumes", *left)
+            own.run("volume", "prune", "--force")
+            own.run("network", "prune", "--force")
             yield own
             own.run("image", "prune", "--force", check=False)
             own.run("builder", "prune", "--force", "--keep-storage", str(CACHE_BYTES), check=False)
@@ -261,7 +266,7 @@ def _settings_of_pip() -> dict[str, str]:
 
 
 def _ran(
-    command: list[str | Path],
+    command: Sequence[str | Path],
     environment: dict[str, str] | None = None,
     text: str | None = None,
     seconds: float = 600,

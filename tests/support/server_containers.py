@@ -20,8 +20,10 @@ from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
 
 from .container_engine import DIRECTORY, ROOT, Engine
+from .dockerfile import stages
 from .polling import eventually
 
+BASE_IMAGE = stages(ROOT / "Dockerfile")["base"].base
 SERVER_IMAGE, SPARK_IMAGE = "flight-server", "flight-spark"
 TOKEN = "let-me-in"
 COMPOSE = ROOT / "deploy" / "compose.yaml"
@@ -98,7 +100,7 @@ class ServerContainer(Container):
         """A dataset that outlives the server."""
         with self.remote() as server:
             server.action("create", {"dataset": name, "durable": True})
-            with PutStream(server, PutCommand(name), table.schema) as stream:
+            with PutStream(server, PutCommand(name, producer=0, attempt="1"), table.schema) as stream:
                 for batch in table.to_batches():
                     stream.write(batch)
                 stream.commit()
