@@ -312,7 +312,7 @@ def test_prometheus_scrapes_the_http_port() -> None:
 
 
 def test_the_page_names_the_ports_of_workers_that_prometheus_scrapes() -> None:
-    ports = [share.http_port for share in shares(Settings(workers=3, memory_limit=ByteSize(1 << 30)))]
+    ports = [share.http_port for share in shares(load({"workers": 3, "memory_limit": "1GiB"}))]
     named = re.search(r"scrape all N, by default (.*?) and so on", README, re.DOTALL)
     assert named is not None
     assert [int(port) for port in re.findall(r"host:(\d+)", named[1])] == ports
