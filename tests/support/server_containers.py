@@ -74,9 +74,9 @@ class Container:
 
     def kill_process(self) -> None:
         """SIGKILL to its first process, of which the engine knows nothing: it does not start again what it kills."""
-        pid = self.fact("{{.State.Pid}}")
-        options = ["--rm", "--pid=host", "--user=0", "--entrypoint=kill"]
-        self.engine.run("run", *options, SERVER_IMAGE, "-9", pid)
+        options = ["--rm", "--pid=host", "--user=0", "--entrypoint=python"]
+        kill = f"import os; os.kill({self.fact('{{.State.Pid}}')}, 9)"
+        self.engine.run("run", *options, SERVER_IMAGE, "-c", kill)
 
 
 @dataclass(frozen=True)
