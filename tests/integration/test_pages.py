@@ -29,6 +29,8 @@ README = ROOT / "README.md"
 ERRORS = ROOT / "spark_client" / "errors.md"
 MAX_README_WORDS = 1_200
 SCHEMES = ("https://", "http://")
+TUTORIAL = [name for name in blocks() if name.startswith("tutorial_")]
+"""The blocks of the tutorial, in their order."""
 
 
 def run(code: str, directory: Path) -> str:
@@ -95,7 +97,7 @@ def test_each_file_that_a_page_names_is_there() -> None:
 def test_every_block_of_python_has_a_name_by_which_a_test_runs_it() -> None:
     here = re.findall(r'found\["(\w+)"\]', Path(__file__).read_text())
     tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
-    assert set(blocks()) == {*here, *re.findall(r'blocks\(\)\["(\w+)"\]', tests)}
+    assert set(blocks()) == {*here, *re.findall(r'blocks\(\)\["(\w+)"\]', tests), *TUTORIAL}
     for page in pages():
         for block in python_blocks(page):
             assert block in blocks().values(), f"{page.relative_to(ROOT)}: {block[:60]!r} is not run"
@@ -241,6 +243,27 @@ def test_both_jobs_of_the_readme_print_what_stands_there(
         (segment, revenues[segment]) for segment in best
     ]
     assert "top 3 by revenue desc" in shown
+
+
+@pytest.mark.spark
+def test_each_step_of_the_tutorial_prints_what_stands_there(
+    run_in_session: Blocks, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defined: dict[str, Any] = {}
+    try:
+        for name in TUTORIAL:
+            defined = run_in_session(blocks()[name], **defined)
+            shown, page = capsys.readouterr().out, printed().get(name, "")
+            if name == "tutorial_explain":
+                shown, page = without_measures(shown), without_measures(page)
+            assert shown.rstrip() == page.rstrip()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def without_measures(text: str) -> str:
+    """The text of a run without its sizes, times and counts."""
+    return re.sub(r"\d[\d.,]*( ?[KMGT]i?B| ms| s|\b)", "#", text)
 
 
 @pytest.mark.spark
