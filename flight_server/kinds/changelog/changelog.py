@@ -274,8 +274,8 @@ class Changelog:
 
     @property
     def debt_rows(self) -> int:
-        """Rows that are not in a base yet, and so are left to fold."""
-        return self.rows - self.contents.bases.rows
+        """Rows that are left to fold."""
+        return self.rows - self.contents.folded_rows
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -291,7 +291,7 @@ class Changelog:
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.
-            "waiting_retractions": self.contents.bases.retractions,
+            "waiting_retractions": self.contents.waiting_retractions,
             "ranges": len(self.contents.bases.ranges),
             "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
