@@ -60,8 +60,8 @@ class Updates:
     def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
         """All updates of sorted parts, sorted."""
         parts = [part for part in parts if len(part)]
-        found = cls.in_order(layout, parts)
-        return found if len(parts) < 2 else found._sort()
+        updates = cls.in_order(layout, parts)
+        return updates if len(parts) < 2 else updates._sort()
 
     @classmethod
     def in_order(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
@@ -144,17 +144,13 @@ class Updates:
             self.diffs[indices],
         )
 
-    def where(self, wanted: Flags) -> Updates:
-        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+    def where(self, flags: Flags) -> Updates:
+        return self if flags.all() else self.take(np.flatnonzero(flags))
 
     def between(self, low: int, high: int) -> Updates:
         """The rows whose hash is from ``low`` to ``high``, both included; shares memory."""
         start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
         return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(high), "right")))
-
-    def negated(self) -> Updates:
-        """The updates that take these back, of which none is a tombstone."""
-        return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
 
     def counts_of(self, hashes: Hashes) -> Numbers:
         starts, ends = self._ends_of(hashes)
@@ -215,27 +211,17 @@ class Updates:
 
     def _differ(self, places: Numbers, columns: Sequence[int]) -> Flags:
         """Whether the row at each place (above 0) differs from the one before it in one of the columns."""
-        found = np.zeros(len(places), np.bool_)
-        if len(places) == 0:
-            return found
-        if 2 * len(places) <= len(self):
-            return self._differ_at(places, places - 1, columns)
-        for number in columns:
-            column = self.rows.column(number)
-            found |= ~same(column[1:], column[:-1])[places - 1]
-        return found
-
-    def _differ_at(self, left: Numbers, right: Numbers, columns: Sequence[int]) -> Flags:
-        """Whether the rows at the places ``left`` differ from those at ``right`` in one of the columns."""
-        found = np.zeros(len(left), np.bool_)
-        for number in columns:
+        differ = np.zeros(len(places), np.bool_)
+        for number in columns if len(places) else ():
             column = plain(self.rows.column(number))
-            if is_plain(column.type):
+            if 2 * len(places) > len(self):
+                differ |= ~same(column[1:], column[:-1])[places - 1]
+            elif is_plain(column.type):
                 values = codes(column) if column.null_count else numbers(column)
-                found |= values[left] != values[right]
+                differ |= values[places] != values[places - 1]
             else:
-                found |= ~same(column.take(pa.array(left)), column.take(pa.array(right)))
-        return found
+                differ |= ~same(column.take(pa.array(places)), column.take(pa.array(places - 1)))
+        return differ
 
     # Sorting
 
@@ -245,23 +231,22 @@ class Updates:
         hashes = self.hashes[order]
         tie = hashes[1:] == hashes[:-1]
         if tie.any():
-            ranks = [found[order] for found in self._order_codes()]
+            ranks = [rank[order] for rank in self._order_codes()]
             falls, equal = _compare_ranks(ranks, tie)
             if falls.any():
                 numbers, inside = _groups_with(falls, tie)
-                again = np.lexsort((*(found[inside] for found in reversed(ranks)), numbers[inside]))
+                again = np.lexsort((*(rank[inside] for rank in reversed(ranks)), numbers[inside]))
                 order[inside] = order[inside][again]
-                for found in ranks:
-                    found[inside] = found[inside][again]
+                for rank in ranks:
+                    rank[inside] = rank[inside][again]
                 _, equal = _compare_ranks(ranks, tie)
             tie = equal
         return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
 
     def _order_codes(self) -> list[Codes]:
         return [
-            (falling(found) if smallest_first else found)
+            falling(codes(self.rows.column(number))) if smallest_first else codes(self.rows.column(number))
             for number, smallest_first in self.layout.order
-            for found in [codes(self.rows.column(number))]
         ]
 
     def _ties_sorted(self, tie: Flags) -> Updates:
@@ -296,9 +281,9 @@ def _compare_ranks(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
     which have the same ranks.
     """
     falls, equal = np.zeros(len(tie), np.bool_), tie.copy()
-    for found in ranks:
-        falls |= equal & (found[1:] < found[:-1])
-        equal &= found[1:] == found[:-1]
+    for rank in ranks:
+        falls |= equal & (rank[1:] < rank[:-1])
+        equal &= rank[1:] == rank[:-1]
     return falls, equal
 
 
@@ -308,14 +293,14 @@ def _groups_with(marked: Flags, tie: Flags) -> tuple[Numbers, Flags]:
     """
     numbers = np.zeros(len(tie) + 1, np.int64)
     np.cumsum(~tie, out=numbers[1:])
-    found = np.zeros(len(numbers), np.bool_)
-    found[numbers[1:][marked]] = True
-    return numbers, found[numbers]
+    with_mark = np.zeros(len(numbers), np.bool_)
+    with_mark[numbers[1:][marked]] = True
+    return numbers, with_mark[numbers]
 
 
 def ranges(starts: Numbers, counts: Numbers) -> Numbers:
     """The integers from each start on, as many as its count, one range after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    found: Numbers = np.arange(total) + np.repeat(starts - (ends - counts), counts)
-    return found
+    integers: Numbers = np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return integers
