@@ -260,10 +260,8 @@ class Changelog:
 
     @property
     def keys(self) -> int:
-        """At most so many keys: those of each run. A key that is in several runs counts in each, until a fold joins
-        them. Without a rule a key is a row.
-        """
-        return self.contents.bases.keys + sum(run.keys for run in self.contents.recent)
+        """See :attr:`Contents.keys`."""
+        return self.contents.keys
 
     @property
     def memory_bytes(self) -> int:
