@@ -196,7 +196,6 @@ class Store(DatasetKind):
         # In a thread: a rule's first use may import libraries.
         changelog = await in_thread(self.threads, self.changelog_of, declared, layout, request.keep, records)
         self._check_emitted(changelog)
-        self._count(changelog)
 
         def take_name() -> None:
             # Datasets that are not durable take names without the turn.
@@ -274,14 +273,16 @@ class Store(DatasetKind):
     def changelog_of(
         self, declared: DeclaredChangelog, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
     ) -> Changelog:
-        """A changelog without its runs. Raises as :func:`make_rule`."""
+        """A changelog without its runs. Raises OutOfBudget, and as :func:`make_rule`."""
+        metadata, name = self.catalogue.budget.metadata, declared.dataset
         return Changelog(
             declared,
             layout,
             make_rule(keep, layout.schema),
             records,
             self.folder_of(declared),
-            metadata=self.catalogue.budget.metadata,
+            room=metadata.reserve(CHANGELOG_BYTES, f"changelog {name!r}", dataset=name),
+            metadata=metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
         )
@@ -294,14 +295,7 @@ class Store(DatasetKind):
         )
         return RunFolder(disk.folder, header, disk.pool, disk.disposal.delete)
 
-    def _count(self, changelog: Changelog) -> None:
-        changelog.room = self.catalogue.budget.metadata.reserve(
-            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
-        )
-
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
-        if changelog.room is None:
-            self._count(changelog)
         if changelog.records.row is not None:
             dataset.on_disk = self.catalogue.on_disk()
             dataset.on_disk.commit(changelog.records.row, [changelog.records])
