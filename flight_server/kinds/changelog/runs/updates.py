@@ -174,10 +174,10 @@ class Updates:
         """For each of these hashes the place of its first row, and behind its last one."""
         return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
-    @cached_property
+    @property
     def _collides(self) -> bool:
         """Whether two keys have one hash."""
-        return bool(self._differ(np.flatnonzero(~self._new_hash), self.layout.key).any())
+        return bool((self._new_key != self._new_hash).any())
 
     # Neighbours
 
@@ -188,10 +188,7 @@ class Updates:
 
     @cached_property
     def key_starts(self) -> Numbers:
-        new = self._new_hash.copy()
-        same = np.flatnonzero(~new)
-        new[same] = self._differ(same, self.layout.key)
-        return np.flatnonzero(new)
+        return np.flatnonzero(self._new_key)
 
     @cached_property
     def _new_hash(self) -> Flags:
@@ -200,28 +197,33 @@ class Updates:
         return new
 
     @cached_property
-    def _new_row(self) -> Flags:
-        new = self._new_hash.copy()
-        first = [number for number, _ in self.layout.order]
-        rest = [number for number in range(self.rows.num_columns) if number not in first]
-        for group in (first, rest):
-            same = np.flatnonzero(~new)
-            new[same] = self._differ(same, group)
-        return new
+    def _new_key(self) -> Flags:
+        return self._or_differ(self._new_hash, self.layout.key)
 
-    def _differ(self, places: Numbers, columns: Sequence[int]) -> Flags:
-        """Whether the row at each place (above 0) differs from the one before it in one of the columns."""
-        differ = np.zeros(len(places), np.bool_)
-        for number in columns if len(places) else ():
+    @cached_property
+    def _new_row(self) -> Flags:
+        first = [number for number, _ in self.layout.order]  # they differ mostly
+        key = {*first, *self.layout.key}
+        others = [number for number in range(self.rows.num_columns) if number not in key]
+        return self._or_differ(self._new_key, [*first, *others])
+
+    def _or_differ(self, new: Flags, columns: Sequence[int]) -> Flags:
+        """These flags, and where a row (not the first) differs from the one before it in one of the columns."""
+        new = new.copy()
+        for number in columns:
+            places = np.flatnonzero(~new)
+            if not len(places):
+                break
             column = plain(self.rows.column(number))
-            if 2 * len(places) > len(self):
-                differ |= ~same(column[1:], column[:-1])[places - 1]
-            elif is_plain(column.type):
+            if is_plain(column.type):
                 values = codes(column) if column.null_count else numbers(column)
-                differ |= values[places] != values[places - 1]
+                equal = (values[1:] == values[:-1])[places - 1]
+            elif 2 * len(places) > len(self):
+                equal = same(column[1:], column[:-1])[places - 1]
             else:
-                differ |= ~same(column.take(pa.array(places)), column.take(pa.array(places - 1)))
-        return differ
+                equal = same(column.take(pa.array(places)), column.take(pa.array(places - 1)))
+            new[places] = ~equal
+        return new
 
     # Sorting
 
@@ -257,7 +259,7 @@ class Updates:
         if not same_hash.any():
             return self
         unsorted = tie & (self._new_row[1:] | (self.versions[1:] < self.versions[:-1]))
-        if len(self.key_starts) > self.distinct_hashes:
+        if self._collides:
             of_keys = self.hashes[self.key_starts]
             collides = same_hash & np.isin(self.hashes[1:], of_keys[1:][of_keys[1:] == of_keys[:-1]])
             unsorted, tie = unsorted | collides, tie | collides
