@@ -167,7 +167,7 @@ def persist(steps: AnySteps, storageLevel: StorageLevel = StorageLevel.MEMORY_AN
     close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
     dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. The
     next plan writes a dataset again that the server has lost. After a union or a join, all exchanges that it reads
-    are persisted. Twice is fine.
+    are persisted. Calling it twice is fine.
 
     Args:
         storageLevel: one of memory and disk: the server decides which of its rows are where.
@@ -195,7 +195,7 @@ def unpersist(steps: AnySteps, blocking: bool = False) -> AnySteps:  # noqa: FBT
     """Drop the dataset of :meth:`persist`; DataFrames and running jobs that read it fail. Returns this pipeline, at
     once, with ``blocking`` and without: its rows are gone, and their room is free soon.
 
-    Twice is fine.
+    Calling it twice is fine.
     """
     del blocking
     for exchange in exchanges(steps.leg):
