@@ -64,7 +64,8 @@ async def _as_json(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> b
 async def first_rows(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> dict[str, Any]:
     """The dataset's columns and first rows, or in ``note`` why there are none. Cancelling is safe."""
     sample = _Sample(reads.budget.max_message_bytes)
-    partition, note = None, None
+    partition: int | None = None
+    note: str | None = None
     try:
         async with asyncio.timeout(READ_SECONDS):
             if dataset.schema is not None:

@@ -91,9 +91,8 @@ def watch(
         while not ended.wait(_INTERVAL_SECONDS):
             answers = [_arrived(servers, dataset) for dataset in datasets]
             arrived = [each for each in answers if each is not None]
-            whole = len(arrived) == len(answers)
-            rows, size_bytes = (sum(each) for each in zip(*arrived, strict=True)) if whole else (0, 0)
-            progress.reached((rows, size_bytes) if whole else None, tasks())
+            sums = sum(rows for rows, _ in arrived), sum(size for _, size in arrived)
+            progress.reached(sums if len(arrived) == len(answers) else None, tasks())
             with drawing:
                 # The server may have taken longer than the job.
                 if not ended.is_set():
