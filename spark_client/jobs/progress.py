@@ -133,9 +133,10 @@ def _arrived(servers: ServerList, dataset: str) -> tuple[int, int] | None:
     def ask(server: RemoteServer) -> tuple[int, int] | None:
         try:
             numbers = server.action("statistics", body, 2.0, once=True)["datasets"][dataset]
+            arrived: tuple[int, int] = numbers["attempt_rows"], numbers["attempt_bytes"]
         except (FlightShuffleError, KeyError):
             return None
-        return numbers["attempt_rows"], numbers["attempt_bytes"]
+        return arrived
 
     answers = [each for each in servers.each(ask, servers.asked) if each is not None]
     return (sum(rows for rows, _ in answers), sum(size for _, size in answers)) if answers else None
