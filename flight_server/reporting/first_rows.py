@@ -72,7 +72,7 @@ async def first_rows(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) ->
                 await asyncio.to_thread(sample.describe, dataset.schema)
                 partition = await _read(reads, kinds, dataset, peer, sample)
     except TimeoutError:
-        note = f"no rows within {READ_SECONDS:g} s: the server is busy; ask again"
+        note = f"no further row came within {READ_SECONDS:g} s: the server is busy; ask again"
     except FlightShuffleError as error:
         note = error.message
     return {

@@ -291,7 +291,10 @@ async def test_one_that_gets_no_room_says_so_and_holds_nothing(
     monkeypatch.setattr(module, "READ_SECONDS", 0.05)
     held = node.budget.sends.reserve(node.budget.sends.limit_bytes or 0)
     answer = await first_rows(node.reads, node.kinds, dataset, "test")
-    assert (answer["rows"], answer["note"]) == ([], "no rows within 0.05 s: the server is busy; ask again")
+    assert (answer["rows"], answer["note"]) == (
+        [],
+        "no further row came within 0.05 s: the server is busy; ask again",
+    )
     assert not node.delivery.readers
     held.free()
     assert node.budget.sends.used_bytes == 0
