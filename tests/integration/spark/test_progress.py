@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_client import Pipeline, ShuffleClient
 from spark_client.jobs import progress
 from tests.support.polling import eventually
+from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,10 +72,12 @@ def test_the_line_counts_the_tasks_that_are_done_and_that_run(
     assert not tags or "progress" not in tags
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_job_that_the_driver_runs_has_no_tasks(
-    spark: SparkSession, client: ShuffleClient, shown: list[str], tmp_path: Path
+    server: ServerProcess, shown: list[str], tmp_path: Path
 ) -> None:
-    spark.range(10).write.parquet(str(tmp_path / "rows"))
-    client.scan(str(tmp_path / "rows")).repartition(2, "id").toArrow()
+    pq.write_table(pa.table({"id": range(10)}), tmp_path / "rows.parquet")
+    with ShuffleClient(server.location) as client:
+        client.scan(tmp_path / "rows.parquet").repartition(2, "id").toArrow()
     assert re.match(r"repartition\(2, 'id'\).*  10 rows", shown[-1])
     assert "task" not in shown[-1]
