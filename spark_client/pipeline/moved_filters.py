@@ -225,8 +225,6 @@ def _before(condition: Any, stage: Stage, schema: pa.Schema) -> Any:
     declared = stage.declared.schema
     if isinstance(stage, TableJoinStage):
         return _of_side(condition, stage, is_left=True)
-    if isinstance(stage, FilterStage) and not cannot_fail(condition, declared):
-        return None
     names = {}
     for name in needed(condition, declared):
         own = (
@@ -239,6 +237,8 @@ def _before(condition: Any, stage: Stage, schema: pa.Schema) -> Any:
         if isinstance(stage, _OF_GROUPS) and _has_zeros(schema.field(own).type):
             return None
         names[name] = own
+    if isinstance(stage, FilterStage) and not cannot_fail(condition, declared):
+        return None
     return renamed(condition, names) if names else None
 
 
@@ -254,8 +254,6 @@ def _of_side(condition: Any, stage: Stage, *, is_left: bool) -> Any:
     plan, declared = stage.plan, stage.declared.schema
     if ("left" if is_left else "right") not in _SIDES.get(plan.how, ("left",)):
         return None
-    if plan.how not in ("left", "right") and not cannot_fail(condition, declared):
-        return None
     columns = dict(zip(declared.names, plan.columns, strict=True))
     names = {}
     for name in needed(condition, declared):
@@ -264,4 +262,6 @@ def _of_side(condition: Any, stage: Stage, *, is_left: bool) -> Any:
         if own is None or other is not None:
             return None
         names[name] = own
+    if plan.how not in ("left", "right") and not cannot_fail(condition, declared):
+        return None
     return renamed(condition, names) if names else None
