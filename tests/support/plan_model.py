@@ -26,6 +26,12 @@ SETTINGS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.shuffle.partitions": "3",
     "spark.sql.execution.arrow.useLargeVarTypes": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "64m",
+    "spark.sql.files.maxPartitionBytes": "4k",
+    "spark.sql.files.openCostInBytes": "1",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "true",
 }
 
 
@@ -34,6 +40,7 @@ class Session:
 
     def __init__(self) -> None:
         self.conf = SETTINGS
+        self._jsparkSession = SimpleNamespace(leafNodeDefaultParallelism=lambda: 2)
 
 
 class Persisted:
