@@ -218,9 +218,7 @@ class _Plans:
         leg = self.leg(exchange.leg, names)
         if leg is exchange.leg:
             return exchange
-        kept = set(names)
-        left_out = tuple(name for name in exchange.leg.schema.names if name not in kept)
-        return replace(exchange, leg=leg, original=exchange.node, left_out=left_out)
+        return replace(exchange, leg=leg, original=exchange.node)
 
     def leg(self, leg: Leg, names: Sequence[str]) -> Leg:
         """With these columns."""

@@ -100,8 +100,8 @@ class Exchange:
     servers keep it, too.
     ``added``: by another step, such as a join, not by the user, who counts on the partitions of a ``repartition``.
     ``serial`` is greater than those of the exchanges that it needs, which were made before. ``counted``: tasks report
-    the ``arrow.counts`` of its rows. ``original`` is the exchange as the user's steps made it, where this one sends it
-    with fewer rows or columns, of which ``left_out`` are the names.
+    the ``arrow.counts`` of its rows. ``original`` is the exchange as the user's steps made it, where this one sends
+    fewer rows or columns.
     """
 
     leg: Leg
@@ -118,7 +118,6 @@ class Exchange:
     counted: bool = False
     serial: int = field(default_factory=count().__next__, repr=False)
     original: Exchange | None = field(default=None, repr=False)
-    left_out: tuple[str, ...] = ()
 
     @property
     def node(self) -> Exchange:

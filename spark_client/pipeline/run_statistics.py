@@ -203,15 +203,19 @@ class _Text:
         number = self._numbers[exchange] = len(self._numbers) + 1
         persisted = ", persisted" if self._is_persisted(exchange) else ""
         note = f", {self._ran.notes[exchange]}" if exchange in self._ran.notes else ""
-        without = ""
-        if exchange.left_out:
-            without = f", without {', '.join(map(repr, exchange.left_out))}, which no later step uses"
-        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}{without}"]
+        lines = [f"{exchange} #{number}: {_placement(exchange)}{_fewer_columns(exchange)}{persisted}{note}"]
         ran = self._ran.exchanges.get(exchange)
         if ran is not None:
             lines += [f"    {line}" for line in _facts(ran)]
         where = "" if ran is None or ran.tasks else ", in the driver"
         return [*lines, *self.of_leg(exchange.leg, where)]
+
+
+def _fewer_columns(exchange: Exchange) -> str:
+    names, columns = exchange.leg.schema.names, len(exchange.node.leg.schema.names)
+    return (
+        "" if len(names) == columns else f", {len(names)} of {columns} columns: {', '.join(map(repr, names))}"
+    )
 
 
 def _placement(exchange: Exchange) -> str:

@@ -106,9 +106,7 @@ def test_a_plan_that_needs_all_stays_the_same_object() -> None:
 def test_explain_names_what_an_exchange_leaves_out() -> None:
     steps = left(filters=False).filter(field("v") * 2 > 0).repartition(3, "k").select("k", "s")
     lines = text_of(steps)
-    assert (
-        lines[1] == "repartition(3, 'k') #1: by the hash of 'k', without 'v', 'f', which no later step uses"
-    )
+    assert lines[1] == "repartition(3, 'k') #1: by the hash of 'k', 2 of 4 columns: 'k', 's'"
     assert lines[2] == "without 'v'"
     assert lines[-1] == "rows, k v s"
     check(steps)
