@@ -169,12 +169,12 @@ def _before_stage(stage: Stage, names: Names, schema: pa.Schema) -> Names:
         case MergeStage():
             return {*stage.reduction.keys, *names}
         case FinalStage():
-            reduction = stage.reduction
+            reduction, shown = stage.reduction, _some(names, stage.declared.schema)
             states = reduction.schema.names[len(reduction.keys) + len(reduction.carried) :]
             read = {
-                states[place] for result in stage.results if result.name in names for place in result.states
+                states[place] for result in stage.results if result.name in shown for place in result.states
             }
-            return {*reduction.keys, *(name for name in reduction.carried if name in names), *read}
+            return {*reduction.keys, *(name for name in reduction.carried if name in shown), *read}
         case TableJoinStage():
             return _of_sides(stage.plan, names, stage.declared.schema)[0]
     return schema.names
@@ -313,7 +313,7 @@ def _narrowed(stage: Stage, schema: pa.Schema, names: Names, planned: pa.Schema)
             )
             return replace(stage, reduction=reduction, declared=replace(declared, schema=reduction.schema))
         case FinalStage():
-            return _narrowed_final(stage, schema, names)
+            return _narrowed_final(stage, schema, shown)
         case TableJoinStage():
             plan = stage.plan.with_columns(shown, schema, stage.plan.right_schema)
             return replace(stage, plan=plan, declared=_only(declared, shown))

@@ -116,7 +116,7 @@ class Exchange:
     offload: str | None = None
     added: bool = False
     counted: bool = False
-    serial: int = field(default_factory=count().__next__, repr=False)
+    serial: int = field(default_factory=count().__next__, init=False, repr=False)
     original: Exchange | None = field(default=None, repr=False)
 
     @property

@@ -62,7 +62,8 @@ def text_of(steps: Pipeline) -> list[str]:
 
 def sent(steps: Pipeline) -> list[list[str]]:
     """The columns that exchanges send, from the last one back."""
-    return [exchange.leg.schema.names for exchange in reachable([plan_of(steps)])]
+    order = sorted(reachable([plan_of(steps)]), key=lambda each: each.node.serial, reverse=True)
+    return [exchange.leg.schema.names for exchange in order]
 
 
 def rows(leg: Leg) -> list[str]:
@@ -143,6 +144,17 @@ def test_a_count_reads_one_column() -> None:
     assert sent(counted) == [["state0"], ["k"]]
     check(counted)
     check(left().join(right(), "k", "full").agg({"*": "count"}))
+    of_one_row = left().agg(a=("v", "sum"), b=("v", "count")).repartition(2).agg({"*": "count"})
+    assert result(plan_of(of_one_row)).to_pylist() == [{"count(1)": 1}]
+    for steps in (
+        left(),
+        left().filter(V),
+        left().distinct(),
+        left().join(right(), "k"),
+        left().union(left()),
+    ):
+        check(steps.agg({"*": "count"}))
+        check(steps.limit(3).agg({"*": "count"}))
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "right", "full", "semi", "anti"])
