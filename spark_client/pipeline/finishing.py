@@ -31,7 +31,7 @@ from spark_client.servers import Holder, HolderKind
 from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage
 
 from .base import AnySteps, Steps
-from .execution import Execution, TaskInput
+from .execution import Execution, TaskInput, planned
 from .nodes import Exchange, Input, Leg, exchanges, steps_text
 from .run_statistics import LastRun, RunStatistics, plan_text
 
@@ -57,9 +57,9 @@ def to_frame(steps: Steps, *cols: str) -> DataFrame:
 
     def frame(execution: Execution) -> DataFrame:
         made = frame_of(steps, execution)
-        part = steps.leg.single
-        if part is not None and not part.stages and isinstance(part.origin, Exchange):
-            steps.shuffles.results.add_frame(made, execution.written(part.origin))
+        sealed = execution.written(steps.leg)
+        if sealed is not None:
+            steps.shuffles.results.add_frame(made, sealed)
         # Last: what Ctrl-C leaves before is the run's.
         steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
         return made
@@ -231,7 +231,8 @@ def explain(steps: Steps, extended: bool | str | None = None, mode: str | None =
 def text_of(steps: Steps) -> str:
     """The text of :meth:`explain`."""
     ran = _runs.get(steps.leg, LastRun())
-    text = plan_text(steps.leg, ran, lambda node: steps.shuffles.persisted.find(node) is not None)
+    leg = planned(steps.leg, steps.shuffles.persisted) if ran.statistics is None else ran.leg or steps.leg
+    text = plan_text(leg, ran, lambda each: steps.shuffles.persisted.find(each.node) is not None)
     return text if ran.statistics is None else f"{text}\n\n{ran.statistics}"
 
 
@@ -256,7 +257,7 @@ def _note(
     steps: Steps, execution: Execution, added: Exchange | None = None, seconds: float | None = None
 ) -> None:
     """Remember and log the run; the arguments are those of ``Execution.ran``."""
-    ran = execution.ran(added, seconds)
+    ran = execution.ran(steps.leg, added, seconds)
     _runs[steps.leg] = ran
     if ran.statistics is not None and ran.statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), ran.statistics)

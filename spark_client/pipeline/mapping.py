@@ -299,5 +299,5 @@ def _expression(value: Any, stage: str) -> Any:
 
 
 def _short(expression: Any) -> str:
-    text = str(expression)
+    text = " ".join(str(expression).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
