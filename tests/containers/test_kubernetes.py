@@ -17,6 +17,8 @@ from tests.support.kubernetes_node import Node, node
 from tests.support.polling import eventually
 from tests.support.server_containers import SERVER_IMAGE, SPARK_IMAGE
 
+pytestmark = pytest.mark.containers
+
 RELEASE, SERVERS = "flight-server", 2
 POD_SECONDS = 300.0
 CHART = ROOT / "deploy" / "helm" / "flight-shuffle"
