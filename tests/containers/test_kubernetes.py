@@ -17,7 +17,7 @@ from tests.support.kubernetes_node import Node, node
 from tests.support.polling import eventually
 from tests.support.server_containers import SERVER_IMAGE, SPARK_IMAGE
 
-pytestmark = pytest.mark.containers
+pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 RELEASE, SERVERS = "flight-server", 2
 POD_SECONDS = 300.0

@@ -98,7 +98,7 @@ def node() -> Iterator[Node]:
     with tempfile.TemporaryDirectory(prefix="kubernetes-") as short:
         directory = Path(short)  # a path of a socket has at most 107 bytes
         namespaces = ["--net", "--mount", "--pid", "--mount-proc", "--fork", "--kill-child"]
-        first = [sys.executable, "-m", "tests.support.kubernetes_node", directory]
+        first = [sys.executable, "-m", "tests.support.kubernetes_node", short]
         # The signal goes to unshare, which ends its child as it ends.
         command = ["setpriv", "--pdeathsig", "KILL", "unshare", *namespaces, *first]
         with (directory / "first.log").open("wb") as log:
@@ -215,8 +215,15 @@ def _make_keys(programs: _Programs) -> None:
     programs.run(
         *new_key, "-subj=/CN=apiserver", "-keyout", place / "server.key", "-out", place / "server.csr"
     )
-    signer = ["-CA", place / "ca.crt", "-CAkey", place / "ca.key", "-CAcreateserial"]
-    files = ["-in", place / "server.csr", "-extfile", place / "extensions", "-out", place / "server.crt"]
+    signer: list[str | Path] = ["-CA", place / "ca.crt", "-CAkey", place / "ca.key", "-CAcreateserial"]
+    files: list[str | Path] = [
+        "-in",
+        place / "server.csr",
+        "-extfile",
+        place / "extensions",
+        "-out",
+        place / "server.crt",
+    ]
     programs.run("openssl", "x509", "-req", *signer, *files)
     programs.run("openssl", "genrsa", "-out", place / "accounts.key", "2048")
     (place / "tokens.csv").write_text(f'{_TOKEN},admin,admin,"system:masters"\n')
@@ -287,7 +294,7 @@ def _start_containerd(programs: _Programs) -> None:
         """
     )
     programs.start("containerd", "--config", place / "containerd.toml")
-    address = ["ctr", "--address", place / "containerd.sock"]
+    address: list[str | Path] = ["ctr", "--address", place / "containerd.sock"]
     programs.wait_until(lambda: bool(programs.run(*address, "version")))
     kubernetes_programs.pause_image(place / "pause.tar")
     _import(programs.run, place, place / "pause.tar")
