@@ -282,12 +282,12 @@ class Changelog:
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.
-            "waiting_retractions": self.contents.bases.retractions,
+            "waiting_retractions": self.contents.waiting_retractions,
             "ranges": len(self.contents.bases.ranges),
             "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
-            "debt_rows": self.rows - self.contents.bases.rows,
+            "debt_rows": self.rows - self.contents.folded_rows,
             "merging": bool(self.working),
             **waiting(
                 self.contents,
