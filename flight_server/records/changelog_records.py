@@ -309,15 +309,12 @@ class ChangelogRecords:
 
         await self._change(replace, published)
 
-    async def hold(
-        self, holds: Iterable[StoredHold], released: Iterable[str], then: Callable[[], None]
-    ) -> None:
-        """Insert or replace holds, and delete others. Raises DiskTrouble, RecordGone."""
-        holds = list(holds)
-        names = [*released, *(hold.name for hold in holds)]
+    async def hold(self, hold: StoredHold | None, released: Iterable[str], then: Callable[[], None]) -> None:
+        """Insert or replace a hold, and delete others. Raises DiskTrouble, RecordGone."""
+        holds = [] if hold is None else [hold]
 
         def put(rows: _Rows) -> None:
-            for name in names:
+            for name in (*released, *(each.name for each in holds)):
                 rows.delete(HOLD, "name = ?", name)
             rows.put(HOLD, holds)
 

@@ -186,7 +186,7 @@ def persist(steps: AnySteps) -> AnySteps:
     close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
     dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. The
     next plan writes a dataset again that the server has lost. After a union or a join, all exchanges that it reads
-    are persisted. Twice is fine.
+    are persisted. Calling it twice is fine.
 
     Raises:
         InvalidRequest: there is no exchange.
@@ -204,7 +204,7 @@ def persist(steps: AnySteps) -> AnySteps:
 def unpersist(steps: AnySteps) -> AnySteps:
     """Drop the dataset of :meth:`persist`; DataFrames and running jobs that read it fail. Returns this pipeline.
 
-    Twice is fine.
+    Calling it twice is fine.
     """
     for exchange in exchanges(steps.leg):
         steps.shuffles.persisted.forget(exchange)

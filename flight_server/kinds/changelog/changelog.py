@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -306,7 +306,7 @@ class Changelog:
                 held,
                 working=bool(self.working),
             ),
-            "held_back": None if held is None else held.to_json(),
+            "held_back": None if held is None else asdict(held),
             "holds": self.holds.listed(now),
             "hold_count": len(self.holds.named),
             "followers": self.holds.followers,

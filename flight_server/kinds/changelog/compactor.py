@@ -47,7 +47,7 @@ from .runs import Damaged, MemoryRun, RunFile, RunWriter
 DUTIES = 2
 TICK_SECONDS = 0.02
 TROUBLE_SECONDS = 5.0
-SOON_SECONDS = 0.02
+SOON_SECONDS = 0.1
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_SECONDS = 0.5
 """Old rows that are too few for a fold wait so long, and the delay at least, for more of them."""

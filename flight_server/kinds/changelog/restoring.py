@@ -27,7 +27,6 @@ from flight_server.records import (
     DiskTrouble,
     Quarantined,
     StoredChangelog,
-    StoredHold,
     StoredRange,
     StoredVersions,
     changelogs,
@@ -37,10 +36,9 @@ from flight_server.tiering import set_aside
 
 from .changelog import Changelog
 from .contents import Bases, Contents, Range
-from .holds import Hold, Holds
 from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
 from .store import Store
-from .timeline import Timeline, monotonic_time, past_time
+from .timeline import Timeline, past_time
 
 JOINED_ROWS = 32 << 10
 """Versions are brought back in runs of up to so many rows."""
@@ -121,7 +119,7 @@ def _restored(store: Store, stored: StoredChangelog) -> Changelog:
         declared.dataset, catalogue.budget.metadata, stored.transactions, stored.forgotten
     )
     for hold in stored.holds:
-        _bring_back(changelog.holds, hold)
+        changelog.holds.restore(hold)
     changelog.contents = _contents(layout, stored.ranges, files).committed(
         list(_in_memory(store, layout, stored.versions))
     )
@@ -173,12 +171,3 @@ def _timeline(stored: StoredChangelog) -> Timeline:
     for version, committed in times[1:]:
         timeline.add(version, committed)
     return timeline
-
-
-def _bring_back(holds: Holds, stored: StoredHold) -> None:
-    name, version, until, taken, owner, principal = stored
-    if until is None:
-        holds.add_lapsed(name, version)
-    else:
-        hold = Hold(version, monotonic_time(until), past_time(taken), owner, principal=principal)
-        holds.take(name, hold)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import structlog
@@ -29,7 +29,6 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
     Kind,
-    NotFound,
     OutOfBudget,
     Unavailable,
 )
@@ -40,7 +39,6 @@ from flight_server.records import (
     NoDatabase,
     Quarantined,
     RecordGone,
-    StoredHold,
 )
 from flight_server.storage import FileHeader
 
@@ -54,7 +52,7 @@ from .changelog import (
 from .commits import Commits
 from .compactor import Compactor
 from .emitting import Emitter
-from .holds import MAX_LAPSED, Hold
+from .holds import MAX_LAPSED
 from .reads import ChangelogReads
 from .rules import make_rule
 from .runs import Layout, RunFile, RunFolder
@@ -322,54 +320,27 @@ class Store:
 
         Raises:
             DatasetDropped, DataQuarantined: the changelog takes no writes.
-            Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.check`.
-            NotFound: a release of a hold that there is not.
+            NotFound, Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.change`.
             Forbidden: the hold, or the one to be released, is another principal's, and the caller is no admin.
             Unavailable: the disk refuses; each time the holds are what they were.
         """
         changelog = self.of(dataset)
+        holds = changelog.holds
         async with changelog.turn:
             changelog.step("write")
-            for name in {request.hold, request.releases} - {None}:
-                _check_owner(changelog, changelog.holds.named.get(str(name)), caller)
-            released = set() if request.releases is None else {request.releases} - {request.hold}
-            known = request.hold in changelog.holds.named or request.hold in changelog.holds.lapsed
-            if request.release and not known:
-                raise NotFound(
-                    f"dataset {changelog.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
-                    "ended long ago; 'statistics' lists the holds that there are",
-                    dataset=changelog.name,
-                )
-            if request.release:
-                released.add(request.hold)
-            now = time.monotonic()
-            until = now + request.lease_seconds
-            held = changelog.holds.named.get(request.hold)
-            hold: Hold | None = None
-            if request.release:
-                version = changelog.upper if held is None else held.version
-            else:
-                version = changelog.holds.check(
-                    request.hold, request.version, changelog.since, changelog.upper
-                )
-                hold = changelog.holds.renewed(
-                    request.hold, version, until, taken=now, owner=request.owner, principal=_name_of(caller)
-                )
-
-            def written() -> None:
-                changelog.holds.release(released)
-                if hold is not None:
-                    changelog.holds.take(request.hold, hold)
-
-            # No fold goes past the new version while the disk is awaited, nor past the present one, which stays held
-            # if the disk refuses.
-            writing = object()
-            changelog.holds.writing = frozenset({request.hold, *released})
-            changelog.holds.follow(writing, version, request.owner, lasting=True)
+            for name in (request.hold, request.releases):
+                held = None if name is None else holds.named.get(name)
+                if held is not None and held.principal not in (None, caller.principal.name):
+                    what = ", whose hold another principal has taken"
+                    caller.check_permission(Permission.ADMIN, changelog.name, what)
+            # On a server without tokens any client may do everything.
+            principal = None if caller.principal.name == ANYONE else caller.principal.name
+            change = holds.change(request, changelog.since, changelog.upper, time.monotonic(), principal)
             try:
-                await changelog.records.hold(
-                    [] if hold is None else [stored_hold(request.hold, hold)], released, written
-                )
+                with holds.changing(change):
+                    await changelog.records.hold(
+                        change.stored(), change.released, partial(holds.make, change)
+                    )
             except RecordGone:
                 raise changelog.dropped() from None
             except DiskTrouble as trouble:
@@ -377,16 +348,14 @@ class Store:
                     f"dataset {changelog.name!r}: the hold is not on disk: {trouble}; ask again",
                     dataset=changelog.name,
                 ) from None
-            finally:
-                changelog.holds.leave(writing)
-                changelog.holds.writing = frozenset()
         changelog.wake()
+        left = 0.0 if change.hold is None else change.hold.until - time.monotonic()
         return {
             "hold": request.hold,
-            "version": version,
+            "version": change.version,
             "since": changelog.since,
             "upper": changelog.upper,
-            "lease_left_seconds": 0.0 if request.release else round(until - time.monotonic(), 3),
+            "lease_left_seconds": round(left, 3),
         }
 
     def expire_holds(self) -> None:
@@ -412,14 +381,13 @@ class Store:
             if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)
                 lapsed = changelog.holds.lapsed
-                versions = {name: lapsed[name] for name in ended if name in lapsed}
+                versions = {name: lapsed[name].version for name in ended if name in lapsed}
                 changelog.records.lapse(versions, wall_time(now), MAX_LAPSED)
                 changelog.wake()
             held = changelog.holds.long_held_back(changelog.horizon(now), now)
             if held is not None:
-                _log.warning(
-                    "compaction_held_back", dataset=changelog.name, rows=changelog.rows, **held.to_json()
-                )
+                facts = {"rows": changelog.rows, **asdict(held)}
+                _log.warning("compaction_held_back", dataset=changelog.name, **facts)
 
     def drain(self) -> None:
         """End the streams of followers once they have all versions. Twice is fine."""
@@ -449,19 +417,3 @@ def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
         CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),
         SchemaMessage.of(schema),
     )
-
-
-def stored_hold(name: str, hold: Hold) -> StoredHold:
-    """With times of the host's clock."""
-    until, taken = wall_time(hold.until), wall_time(hold.taken)
-    return StoredHold(name, hold.version, until, taken, hold.owner, hold.principal)
-
-
-def _check_owner(changelog: Changelog, hold: Hold | None, caller: Caller) -> None:
-    if hold is not None and hold.principal not in (None, caller.principal.name):
-        caller.check_permission(Permission.ADMIN, changelog.name, ", whose hold another principal has taken")
-
-
-def _name_of(caller: Caller) -> str | None:
-    """The principal; None on a server without tokens, where any client may do everything."""
-    return None if caller.principal.name == ANYONE else caller.principal.name

@@ -224,3 +224,9 @@ def test_the_python_of_tasks_is_compared_with_this_one(tmp_path: Path) -> None:
         assert (finding.verdict, f"says {said!r}" in finding.text) == ("bad", True), finding
         assert finding.remedy
     assert "No such file" in python_of_tasks("/none/python", named=False).text
+
+
+def test_without_a_name_the_tasks_of_a_local_master_run_with_this_python() -> None:
+    finding = python_of_tasks(None, named=False)
+    assert (finding.verdict, finding.remedy) == ("ok", None)
+    assert "PYSPARK_PYTHON is not set, so tasks of a local master run with this one" in finding.text
