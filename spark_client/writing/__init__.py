@@ -9,10 +9,10 @@ Who does what
     ``file_stage``          in tasks: a partition's rows to files, under names of their attempt; a row for each file
     ``stored_types``        before any task: whether Parquet holds the columns, what footers say, which compression
     ``folders``             names of folders for values of columns, as Spark's
-    ``staged_write``        the hidden folder of a write below a path: whether its driver lives, whose turn it is
+    ``folder_write``        the hidden folder of a write below a path: whether its driver lives, whose turn it is
     ``parquet_folder``      the commit of files below a path, and what readers see when
     ``table_files``         the commit of files of a table, by its package: ``delta_table``, ``iceberg_table``
-    ``places``              the few calls to pyarrow's file systems
+    ``storage_place``       the few calls to pyarrow's file systems
     ======================  ========================================================================================
 
     The stage is one like all others, so a write runs as ``count`` does, also in the driver where it is little, and
@@ -34,9 +34,9 @@ What each crash leaves
 
 from .delta_table import DeltaFiles
 from .file_stage import REPORT, FileLayout, FileStage, WrittenFile
+from .folder_write import FolderWrite
 from .iceberg_table import IcebergFiles
 from .parquet_folder import MODES, ParquetFolder
-from .places import Place
 from .publication import Publication
-from .staged_write import StagedWrite
+from .storage_place import Place
 from .stored_types import layout_of

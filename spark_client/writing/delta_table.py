@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from flight_server.protocol import InvalidRequest
 
 from .file_stage import FileLayout, WrittenFile
-from .places import Place
+from .storage_place import Place
 from .stored_types import layout_of
 from .table_files import WRITE_ID, TableFiles, imported
 

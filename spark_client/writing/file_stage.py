@@ -32,7 +32,7 @@ from spark_client.spill import writing_budget
 from spark_client.steps import OwnStage, Pass
 
 from .folders import folder_of, texts_of
-from .places import Place
+from .storage_place import Place
 
 GROUP_BYTES = 64 << 20
 GROUP_ROWS = 1 << 20

@@ -27,8 +27,8 @@ from pathlib import PurePosixPath
 from flight_server.protocol import AlreadyExists, InvalidRequest, NotFound
 
 from .file_stage import FileStage, WrittenFile
-from .places import Place
-from .staged_write import Journal, StagedWrite
+from .folder_write import FolderWrite, Journal
+from .storage_place import Place
 
 SUCCESS = "_SUCCESS"
 MODES = {
@@ -49,10 +49,10 @@ class ParquetFolder:
     where: str
     path: str
 
-    def staged(self) -> StagedWrite:
-        return StagedWrite(self.place, self._settle)
+    def staged(self) -> FolderWrite:
+        return FolderWrite(self.place, self._settle)
 
-    def folder(self, write: StagedWrite) -> str:
+    def folder(self, write: FolderWrite) -> str:
         """Where tasks write."""
         return write.folder
 
@@ -73,7 +73,7 @@ class ParquetFolder:
             )
         return False
 
-    def commit(self, write: StagedWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
+    def commit(self, write: FolderWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
         """Make exactly these files visible, or one without rows. Raises as :meth:`is_wanted`, and NotFound: a file is
         missing.
         """

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .file_stage import FileStage, WrittenFile
-from .places import Place
-from .staged_write import StagedWrite
+from .folder_write import FolderWrite
+from .storage_place import Place
 
 
 class Publication(Protocol):
@@ -16,11 +16,11 @@ class Publication(Protocol):
     @property
     def place(self) -> Place: ...
 
-    def staged(self) -> StagedWrite:
+    def staged(self) -> FolderWrite:
         """A write, which removes what dead ones have left as it begins."""
         ...
 
-    def folder(self, write: StagedWrite) -> str:
+    def folder(self, write: FolderWrite) -> str:
         """Where tasks write, below the place."""
         ...
 
@@ -28,6 +28,6 @@ class Publication(Protocol):
         """Whether tasks are to write. Raises AlreadyExists: the mode forbids it."""
         ...
 
-    def commit(self, write: StagedWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
+    def commit(self, write: FolderWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
         """Make exactly these files visible, or a result without rows."""
         ...

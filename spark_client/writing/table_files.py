@@ -4,7 +4,7 @@ Guarantee: a table has the files of a write from the moment in which its package
 then readers of the table do not see them, wherever they lie: so tasks write them where they stay, in a folder of the
 table with the write's id, and there is neither rename nor copy.
 
-Our own writes to a table take turns (``staged_write``). Others are met by the package, which refuses a commit that does
+Our own writes to a table take turns (``folder_write``). Others are met by the package, which refuses a commit that does
 not fit what came in between: then it is made again on top of that, ``TRIES`` times.
 
 Settling
@@ -23,8 +23,8 @@ from typing import Any, ClassVar
 from flight_server.protocol import AlreadyExists, Conflict
 
 from .file_stage import FileStage, WrittenFile
-from .places import Place
-from .staged_write import Journal, StagedWrite
+from .folder_write import FolderWrite, Journal
+from .storage_place import Place
 
 TRIES = 5
 WRITE_ID = "flight-shuffle.write"
@@ -54,10 +54,10 @@ class TableFiles(ABC):
     data: ClassVar[str] = ""
     """The folder of the writes' folders, with a slash at its end."""
 
-    def staged(self) -> StagedWrite:
-        return StagedWrite(self.place, self._settle)
+    def staged(self) -> FolderWrite:
+        return FolderWrite(self.place, self._settle)
 
-    def folder(self, write: StagedWrite) -> str:
+    def folder(self, write: FolderWrite) -> str:
         """Where tasks write, and the files stay."""
         return f"{self.data}{write.id}"
 
@@ -72,7 +72,7 @@ class TableFiles(ABC):
             )
         return False
 
-    def commit(self, write: StagedWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
+    def commit(self, write: FolderWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
         """Commit exactly these files. Raises Conflict: others have committed first, each time."""
         write.take_turn()
         if not self.is_wanted():

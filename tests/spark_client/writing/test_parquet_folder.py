@@ -19,15 +19,15 @@ from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFoun
 from spark_client.steps import Pass
 from spark_client.writing import (
     FileStage,
+    FolderWrite,
     ParquetFolder,
     Place,
-    StagedWrite,
     WrittenFile,
+    folder_write,
     layout_of,
-    staged_write,
 )
-from spark_client.writing.places import _AT_ONCE
-from spark_client.writing.staged_write import HIDDEN
+from spark_client.writing.folder_write import HIDDEN
+from spark_client.writing.storage_place import _AT_ONCE
 
 LAYOUT = layout_of(StructType().add("id", LongType()), (), "a test", compression="none")
 OLD, NEW = [1, 2], [10, 20, 30]
@@ -70,7 +70,7 @@ def folder_of(path: Path, mode: str = "append", filesystem: Any = None) -> Parqu
 
 
 def staged_files(
-    folder: ParquetFolder, write: StagedWrite, ids: list[int]
+    folder: ParquetFolder, write: FolderWrite, ids: list[int]
 ) -> tuple[FileStage, list[WrittenFile]]:
     """A file for each id, by as many tasks."""
     stage = FileStage(folder.place, write.folder, LAYOUT)
@@ -100,7 +100,7 @@ def left_over(path: Path) -> set[str]:
 @pytest.fixture(autouse=True)
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a kill by number is the same one each time."""
-    monkeypatch.setattr("spark_client.writing.places._AT_ONCE", 1)
+    monkeypatch.setattr("spark_client.writing.storage_place._AT_ONCE", 1)
     assert _AT_ONCE > 1
 
 
@@ -167,9 +167,9 @@ def test_a_file_that_is_missing_undoes_the_commit(tmp_path: Path) -> None:
     assert left_over(tmp_path) == {"_SUCCESS"}
 
 
-def die(write: StagedWrite) -> None:
+def die(write: FolderWrite) -> None:
     write._keeper.close()
-    staged_write._going_on.discard(write.id)
+    folder_write._going_on.discard(write.id)
 
 
 def kill(path: Path, mode: str, change: int, *, after: bool) -> bool:
@@ -246,13 +246,13 @@ def test_so_does_one_whose_successors_are_killed_as_they_clean_up(tmp_path: Path
 
 def closing_dead(call: Callable[[], None]) -> bool:
     """Whether the call ended before it was killed; what it began is of a dead process."""
-    before = set(staged_write._going_on)
+    before = set(folder_write._going_on)
     try:
         call()
     except Killed:
         return False
     finally:
-        staged_write._going_on.intersection_update(before)
+        folder_write._going_on.intersection_update(before)
     return True
 
 

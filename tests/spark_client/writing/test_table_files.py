@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
 from spark_client.steps import Pass
-from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile, staged_write
-from spark_client.writing.staged_write import HIDDEN
+from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile, folder_write
+from spark_client.writing.folder_write import HIDDEN
 from spark_client.writing.table_files import TableFiles
 
 pytest.importorskip("deltalake")
@@ -208,7 +208,7 @@ def test_a_driver_that_is_killed_leaves_files_that_the_next_write_removes_or_kee
             files.commit(write, stage, made)
         monkeypatch.undo()
     write._keeper.close()
-    staged_write._going_on.discard(write.id)
+    folder_write._going_on.discard(write.id)
     committed = where == "after the commit"
     rows = [*ROWS, *MORE] if committed else ROWS
     assert tables.rows("t") == expected(*rows)
@@ -267,7 +267,7 @@ def test_what_an_iceberg_table_does_not_take_is_refused(tmp_path: Path) -> None:
     assert isinstance(files, IcebergFiles)
     for struct, match in (
         (StructType().add("id", "long"), r"only n\.t has a column 'at'"),
-        (StructType(STRUCT.fields).add("z", "integer"), "only the pipeline has a column 'z'"),
+        (StructType([*STRUCT.fields]).add("z", "integer"), "only the pipeline has a column 'z'"),
         (
             StructType().add("id", "string").add("k", "string").add("at", "timestamp"),
             "'id' is string, and n.t has long",

@@ -13,32 +13,32 @@ import pytest
 from pyarrow import fs
 
 from spark_client.connection import TimedOut
-from spark_client.writing import staged_write
-from spark_client.writing.places import Place
-from spark_client.writing.staged_write import HIDDEN, LEASE_SECONDS, Journal, StagedWrite
+from spark_client.writing import folder_write
+from spark_client.writing.folder_write import HIDDEN, LEASE_SECONDS, FolderWrite, Journal
+from spark_client.writing.storage_place import Place
 
 
-def write_at(path: Path, settled: list[str] | None = None) -> StagedWrite:
+def write_at(path: Path, settled: list[str] | None = None) -> FolderWrite:
     def settle(write: str, journal: Journal | None) -> None:
         if settled is not None:
             settled.append(write if journal is None else f"{write} by its journal")
 
-    return StagedWrite(Place(fs.LocalFileSystem(), str(path)), settle)
+    return FolderWrite(Place(fs.LocalFileSystem(), str(path)), settle)
 
 
-def die(write: StagedWrite) -> None:
+def die(write: FolderWrite) -> None:
     """As if its process had ended."""
     write._keeper.close()
-    staged_write._going_on.discard(write.id)
+    folder_write._going_on.discard(write.id)
 
 
 @contextmanager
 def of_another_host(monkeypatch: pytest.MonkeyPatch, seconds_ago: float) -> Iterator[None]:
     """What begins in the block is of a driver on another host, so long ago."""
-    now = staged_write.time.time()
+    now = folder_write.time.time()
     with monkeypatch.context() as other:
-        other.setattr(staged_write, "_machine", lambda: "another")
-        other.setattr(staged_write.time, "time", lambda: now - seconds_ago)
+        other.setattr(folder_write, "_machine", lambda: "another")
+        other.setattr(folder_write.time, "time", lambda: now - seconds_ago)
         yield
 
 
@@ -105,7 +105,7 @@ def test_a_driver_on_another_host_lives_as_long_as_its_lease(
 
 def test_the_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with write_at(tmp_path) as write:
-        monkeypatch.setattr(staged_write.time, "time", lambda: 12345.0)
+        monkeypatch.setattr(folder_write.time, "time", lambda: 12345.0)
         write._renew()
         assert [path.name for path in (tmp_path / HIDDEN).glob("*.lives-*")] == [f"{write.id}.lives-12345"]
 
@@ -134,7 +134,7 @@ def test_a_turn_waits_for_a_live_write_and_goes_on_when_its_driver_dies(tmp_path
 def test_a_turn_that_does_not_come_names_the_driver_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_write, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(folder_write, "TURN_SECONDS", 0.0)
     with write_at(tmp_path) as first, write_at(tmp_path) as second:
         first.take_turn()
         with pytest.raises(TimedOut, match=r"its driver is process \d+ on .+: end it"):

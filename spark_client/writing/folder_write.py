@@ -51,7 +51,7 @@ from typing import Any, Self
 from spark_client.connection import LeaseKeeper, TimedOut
 from spark_client.executors import start_of
 
-from .places import Place
+from .storage_place import Place
 
 _log = logging.getLogger(__name__)
 HIDDEN = "_flight_writes"
@@ -87,7 +87,7 @@ Settle = Callable[[str, Journal | None], None]
 
 
 @dataclass
-class StagedWrite:
+class FolderWrite:
     """One write below ``place``; as a context manager from its first call to its last. Thread-safe in no respect.
 
     Args:
