@@ -20,6 +20,7 @@ from spark_client import Pipeline, Reading, ShuffleClient
 from spark_client.pipeline import writer
 from spark_client.writing import FileStage
 from tests.support.failing_tasks import fails_first, first_time
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_rows import EVERY_TYPE
 
@@ -34,7 +35,11 @@ SPARK_SETTINGS = {
     "sql__timeType__enabled": "true",
     "sql__geospatial__enabled": "true",
 }
-REFUSED = ("void", "variant", "geo", "nothing", "time")
+REFUSED = {
+    *("void", "variant", "geometry", "geography", "array of void", "array of variant", "map to variant"),
+    *("struct", "struct of variant", "struct of nothing"),
+}
+"""Those with a part that Parquet does not hold; in ``struct`` it is a null."""
 ROWS = 3000
 
 
@@ -75,7 +80,7 @@ def test_a_write_has_a_file_for_each_partition_and_a_marker(
     assert pq.ParquetFile(first).metadata.row_group(0).column(0).compression == "ZSTD"
     assert ids_in(spark, tmp_path / "out") == [*range(ROWS)]
     numbers.explain()
-    assert "ran in" in capsys.readouterr().out
+    assert "4 partitions, 3,000 rows" in capsys.readouterr().out
     assert numbers.statistics().exchanges[0].rows == ROWS
 
 
@@ -93,7 +98,7 @@ def test_files_in_the_order_of_their_names_are_in_the_order_of_the_rows(
 def test_spark_and_scan_read_every_type_as_it_was(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
-    kept = {name: sql for name, sql in EVERY_TYPE.items() if not any(each in name for each in REFUSED)}
+    kept = {name: sql for name, sql in EVERY_TYPE.items() if name not in REFUSED}
     df = spark.range(0, 5, 1, 2).selectExpr("id", *(f"{sql} as `{name}`" for name, sql in kept.items()))
     client.pipeline(df).write.parquet(tmp_path / "out")
     back = spark.read.parquet(str(tmp_path / "out"))
@@ -106,13 +111,12 @@ def test_spark_and_scan_read_every_type_as_it_was(
 def test_a_type_that_parquet_does_not_hold_is_refused_before_any_task(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
-    for name, sql in EVERY_TYPE.items():
-        if any(each in name for each in REFUSED) and "timestamp" not in name:
-            one = client.pipeline(spark.range(2).selectExpr("id", f"{sql} as v"))
-            with pytest.raises(
-                InvalidRequest, match=r"^write\.parquet: column 'v' is .*, which Parquet does not"
-            ):
-                one.write.parquet(tmp_path / "out")
+    for name in REFUSED:
+        one = client.pipeline(spark.range(2).selectExpr("id", f"{EVERY_TYPE[name]} as v"))
+        with pytest.raises(
+            InvalidRequest, match=r"^write\.parquet: column 'v' is .*, which Parquet does not"
+        ):
+            one.write.parquet(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -191,7 +195,7 @@ def test_modes_are_those_of_spark(spark: SparkSession, numbers: Pipeline, tmp_pa
     spark.range(5).write.mode("append").parquet(str(path))
     few.write.mode("overwrite").parquet(path)
     assert ids_in(spark, path) == [*range(10)]
-    assert hidden(path) == {"_SUCCESS"}
+    assert {name for name in hidden(path) if not name.endswith(".crc")} == {"_SUCCESS"}, "Spark's own stay"
 
 
 @pytest.mark.parametrize("folders", [None, "k"])
@@ -302,9 +306,13 @@ def test_a_job_that_fails_leaves_what_was_there(
     with pytest.raises(Exception, match="always"):
         numbers.mapInArrow(fails, "id long").write.mode("overwrite").parquet(tmp_path / "out")
     assert ids_in(spark, tmp_path / "out") == [*range(5)]
-    assert hidden(tmp_path / "out") - {"_SUCCESS"} == {
-        each.name for each in (tmp_path / "out").glob(".*.crc")
-    }, "files of Spark's own"
+
+    def left_over() -> set[str]:
+        """Tasks that Spark has not ended yet may write once more; then the next write removes that."""
+        numbers.write.mode("ignore").parquet(tmp_path / "out")
+        return {name for name in hidden(tmp_path / "out") if not name.endswith(".crc")}
+
+    eventually(left_over, {"_SUCCESS"})
 
 
 def test_two_writes_at_once(spark: SparkSession, numbers: Pipeline, tmp_path: Path) -> None:
