@@ -34,7 +34,7 @@ def snapshot_of(view: View, version: int) -> Iterator[pa.RecordBatch]:
     """The collection at a version, in parts; parts may be empty."""
     part = ViewPart()
     while part.left:
-        part = view.snapshot_part(version, part)
+        part = view.part(None, version, part)
         assert part.rows is not None
         yield part.rows
 
@@ -43,7 +43,7 @@ def deltas_of(view: View, after: int, upto: int) -> Iterator[pa.RecordBatch]:
     """The changes of the collection between two versions, in parts; parts may be empty."""
     part = ViewPart()
     while part.left:
-        part = view.deltas_part(after, upto, part)
+        part = view.part(after, upto, part)
         assert part.rows is not None
         yield part.rows
 
@@ -129,7 +129,7 @@ class Engine:
     ) -> int:
         write = self.store.write(self.catalogue.find(NAME), deletes=deletes)
         await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
-        return int((await write.commit(transaction)).version)
+        return int(await write.commit(transaction))
 
     def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Going:
         """Begin to fold some ranges, all if none are named."""

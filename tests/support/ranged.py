@@ -178,7 +178,7 @@ class Ranged:
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:
-            part = view.snapshot_part(self.upper, part)
+            part = view.part(None, self.upper, part)
             assert part.rows is not None
             found |= zip(*(column.to_pylist() for column in part.rows.columns), strict=True)
         return found

@@ -102,7 +102,6 @@ class Changelog:
     # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
     damage: str | None = None
     why_closed = ""  # follows its name, once it is
-    final: View | None = None  # of a closed changelog, for the readers that it has
     full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
 
@@ -179,14 +178,17 @@ class Changelog:
 
     def close(self, why: str) -> None:
         """Take nothing more; followers get an error with ``why``. The files stay, if the records name them. Twice is
-        fine. Reads of a version that have begun go on to their end, unless memory gets short (``final``).
+        fine. Reads of a version that have begun go on to their end, unless memory gets short.
         """
         self.why_closed = why
-        if self.state is not ChangelogState.CLOSED and self.readers:
-            self.final = self.view()
         self.step("close")
-        self.contents = Contents.empty(self.layout)
+        if not self.readers:
+            self.empty()
         self.wake()  # so that its compaction is abandoned
+
+    def empty(self) -> None:
+        """Let go of the runs of a closed changelog."""
+        self.contents = Contents.empty(self.layout)
 
     # Writing
 
@@ -198,10 +200,9 @@ class Changelog:
     # Reading
 
     def view(self) -> View:
-        """What can be read now. Raises DatasetDropped."""
-        if self.final is not None:
-            return self.final
-        self.step("read")
+        """What can be read now; of a closed one by the reads that have begun. Raises DatasetDropped."""
+        if self.state is not ChangelogState.CLOSED or not self.contents.runs:
+            self.step("read")
         return View(self.layout, self.rule, self.contents, self.since, self.upper)
 
     def check_version(self, version: int) -> int:
@@ -259,10 +260,8 @@ class Changelog:
 
     @property
     def keys(self) -> int:
-        """At most so many keys: those of each run. A key that is in several runs counts in each, until a fold joins
-        them. Without a rule a key is a row.
-        """
-        return self.contents.bases.keys + sum(run.keys for run in self.contents.recent)
+        """See :attr:`Contents.keys`."""
+        return self.contents.keys
 
     @property
     def memory_bytes(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -21,6 +21,7 @@ from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.datasets import Append, Caller, Catalogue, Dataset
 from flight_server.frames import SchemaMessage
+from flight_server.kinds import DatasetKind
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     CreateRequest,
@@ -68,7 +69,7 @@ CHANGELOG_BYTES = 4096
 _log = structlog.get_logger("flight_server.kinds.changelog.store")
 
 
-class Store:
+class Store(DatasetKind):
     """The changelogs and their threads. ``append``: see :class:`AttachedChangelog`; a store without a server takes no
     appends.
 
@@ -92,7 +93,7 @@ class Store:
         budget = catalogue.budget
         assert budget.metadata.pool.limit_bytes is not None
         assert budget.memory.limit_bytes is not None
-        self.catalogue = catalogue
+        super().__init__(catalogue)
         self.max_lag_seconds = max_lag_seconds
         self.memory: MemoryPool = budget.metadata.pool.part(
             "changelogs", max(1, budget.memory.limit_bytes // MEMORY_SHARE)
@@ -110,7 +111,6 @@ class Store:
             max_message_bytes=max_message_bytes,
         )
         self._changelogs: dict[str, Changelog] = {}  # by generation
-        self._left: list[Changelog] = []  # closed ones with readers
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
 
@@ -139,8 +139,9 @@ class Store:
         """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
         were dropped.
         """
-        for changelog in self._left:
-            changelog.final = None
+        for changelog in self:
+            if changelog.state is ChangelogState.CLOSED:
+                changelog.empty()
         held = [each for each in self if not any(going.in_memory for going in each.working)]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
@@ -153,7 +154,7 @@ class Store:
         assert changelog is not None
         return changelog
 
-    async def create(self, request: CreateRequest, schema: SchemaMessage) -> tuple[Dataset, bool]:
+    async def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
         """The dataset of that name, and whether it was made now. Twice is fine.
 
         Raises:
@@ -163,6 +164,7 @@ class Store:
             Unavailable: the disk refuses.
             Draining, OutOfBudget: see :meth:`Catalogue.create`.
         """
+        assert schema is not None
         layout = Layout(schema.schema, request.keep)
         stored = SchemaMessage.of(layout.schema)
         delay = DEFAULT_DELAY_SECONDS if request.delay_seconds is None else request.delay_seconds
@@ -174,7 +176,7 @@ class Store:
             else:
                 known, dataset = None, await self._made(request, layout, stored)
         changelog = self.of(dataset)
-        await self._emit_from(changelog, partial(self._made_target, changelog))
+        await self._emit_from(changelog, make=True)
         return dataset, known is None
 
     async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
@@ -213,14 +215,21 @@ class Store:
             ) from None
         return dataset
 
-    async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
-        """Begin to emit its rule's pairs, if it does not yet. Raises as ``target`` does."""
+    async def _emit_from(self, changelog: Changelog, *, make: bool) -> None:
+        """Begin to emit its rule's pairs, if it does not yet, to the changelog that there is or that this makes. Raises
+        as :meth:`create`; NotFound.
+        """
         if changelog.rule.emitted_schema is None or self._is_emitting(changelog):
             return
         # Pairs are kept for the emitter until there is one, also if the target cannot be made now.
         changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
+        request, schema = _emitted(changelog)
         try:
-            found = self.of(await target())
+            if make:
+                target, _ = await self.create(request, schema)
+            else:
+                target = self.catalogue.find(request.dataset)
+                target.check_same(request, schema)
         except FlightShuffleError as trouble:
             changelog.not_emitting = f"{trouble.message}; then create {changelog.name!r} again"
             _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
@@ -229,18 +238,9 @@ class Store:
             raise
         if not self._is_emitting(changelog):  # by another call
             self._emitters[changelog.generation] = Emitter(
-                changelog, found, self.commits, self._background, self._reading
+                changelog, self.of(target), self.commits, self._background, self._reading
             )
         changelog.holds.leave(changelog.generation)
-
-    async def _made_target(self, changelog: Changelog) -> Dataset:
-        return (await self.create(*_emitted(changelog)))[0]
-
-    async def _found_target(self, changelog: Changelog) -> Dataset:
-        request, schema = _emitted(changelog)
-        target = self.catalogue.find(request.dataset)
-        target.check_same(request, schema)
-        return target
 
     def _is_emitting(self, changelog: Changelog) -> bool:
         emitter = self._emitters.get(changelog.generation)
@@ -262,13 +262,13 @@ class Store:
         if target is not None and target.failure is None:
             target.check_same(request, schema)
 
-    async def start(self) -> None:
+    async def emit_again(self) -> None:
         """Go on with the emitting of recovered changelogs; once, before the compactor runs. A changelog whose rule
         names something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
         """
         for changelog in self:
             with suppress(FlightShuffleError):
-                await self._emit_from(changelog, partial(self._found_target, changelog))
+                await self._emit_from(changelog, make=False)
             self.wake(changelog)
 
     def changelog_of(
@@ -365,15 +365,11 @@ class Store:
         now = time.monotonic()
         for emitter in self._emitters.values():
             emitter.look()
-        for changelog in self._left:
-            if not changelog.readers:
-                changelog.final = None
-        self._left = [changelog for changelog in self._left if changelog.final is not None]
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
+                if changelog.readers:
+                    continue
                 del self._changelogs[generation]
-                if changelog.final is not None:
-                    self._left.append(changelog)
                 self._emitters.pop(generation, None)
                 if not self._changelogs:
                     self.catalogue.disk.pool.kept_parts = None

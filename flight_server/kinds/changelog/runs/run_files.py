@@ -7,7 +7,8 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, least_hashes (as of a run in
+                  memory), and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
@@ -44,7 +45,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes
+from flight_server.keys import Hashes, unique
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
@@ -52,7 +53,7 @@ from flight_server.storage import FileHeader, Folder, open_regular
 
 from .blocks import Block, of_block, to_block
 from .layout import Layout
-from .run import MAX_HASH, Damaged, MemoryRun
+from .run import LEAST_HASHES, MAX_HASH, Damaged, MemoryRun
 from .updates import Numbers, Updates
 
 BLOCK_ROWS = 32 << 10
@@ -122,6 +123,7 @@ class RunWriter:
         self._layout = layout
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
+        self._least: Hashes = np.zeros(0, np.uint64)
         self._offset = 0
         self._fd = -1
         with _on_disk(folder.path):
@@ -149,6 +151,8 @@ class RunWriter:
             self.blocks.append(block)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
+            if len(self._least) < LEAST_HASHES:
+                self._least = unique(self._least, part.unique_hashes[:LEAST_HASHES])[:LEAST_HASHES]
 
     def finish(self) -> RunFile:
         """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
@@ -161,6 +165,7 @@ class RunWriter:
                 "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
+                "least_hashes": self._least.tolist(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
@@ -215,6 +220,7 @@ class RunFile:
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
+            self.least_hashes = np.array(footer["least_hashes"], np.uint64)
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -47,7 +47,7 @@ async def commit(engine: Engine, name: str) -> int:
     write = engine.store.write(engine.catalogue.find(name))
     batch = pa.RecordBatch.from_pylist([{"key": name, "time": 1, "kind": None, "value": 1}], SCHEMA)
     await write.add(batch, engine.catalogue.budget.frames.reserve(batch.nbytes))
-    return (await write.commit()).version
+    return await write.commit()
 
 
 async def settle(engine: Engine) -> None:

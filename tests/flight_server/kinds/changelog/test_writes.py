@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.kinds.changelog import writes
 from flight_server.kinds.changelog.runs import RunFile
-from flight_server.kinds.changelog.writes import MAX_DIFF
+from flight_server.kinds.changelog.writes import MAX_DIFF, ChangelogWrite
 from flight_server.protocol import BadFrame, DatasetDropped, HoldRequest, OutOfBudget
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
@@ -118,13 +118,13 @@ def test_only_a_put_of_few_bytes_and_flat_columns_is_sorted_in_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: pa.RecordBatch, in_loop: bool
 ) -> None:
     sorted_in: list[bool] = []
-    updates = writes._updates
+    updates = ChangelogWrite._updates
 
-    def watched(*arguments: Any) -> Any:
+    def watched(write: ChangelogWrite, batches: list[pa.RecordBatch]) -> Any:
         sorted_in.append(threading.current_thread() is threading.main_thread())
-        return updates(*arguments)
+        return updates(write, batches)
 
-    monkeypatch.setattr(writes, "_updates", watched)
+    monkeypatch.setattr(ChangelogWrite, "_updates", watched)
     with closing(Engine(tmp_path, put.schema, None)) as engine:
         engine.run(engine._commit(put, None))
     assert sorted_in == [in_loop]
