@@ -1,7 +1,7 @@
 """``pipeline.write``: the rows as files that the plan's last tasks write, without the JVM (``spark_client.writing``).
 
 Its methods have the names and arguments of PySpark's ``DataFrameWriter`` where they do the same. Each returns when what
-it wrote can be read, or raises, and then nothing of it can.
+it wrote can be read, or raises.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PipelineWriter:
     """How a pipeline's rows are written; each method that does not write returns a new one."""
 
     _steps: Steps
-    _mode: Mode = "error"
+    _mode: str = "error"
     _folders: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

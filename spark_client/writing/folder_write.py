@@ -9,10 +9,10 @@ The hidden folder
     ==================  =================================================================================
     ``ID.owner-…``      its driver: machine, process, the process's start, host; from the first call to the last
     ``ID.lives-T``      the time T, anew while the driver lives
-    ``ID/``             files of its tasks' attempts
     ``ID.choosing``     it is about to take a number
     ``ID.turn-N``       it has the number N, and waits for its turn, or has it
     ``ID.commit``       what its commit does (:class:`Journal`), written before it does anything
+    ``ID/``             files of its tasks' attempts
     ==================  =================================================================================
 
     All but the last two are names of empty files, which are there as a whole or not at all. The owner's goes last. What
@@ -22,6 +22,11 @@ Turns
     Stores have neither locks nor files that only one of two writers can make. They do show a file in each listing after
     it was written. That is enough for Lamport's bakery: a write takes a number greater than all that it sees, and waits
     for those with smaller ones, of two equal ones for the smaller id, and for those that are choosing.
+
+Listings
+    What is written or deleted while a listing goes on is in it or not, each name for itself. So the folder is listed
+    twice, and what either listing has counts, of writes that both have: a write that had its number when the first one
+    no longer found it choosing has it in the second one, and one that is in the first one had its owner before.
 
 Driver that died
     On its own machine its process tells: there is none of this number and start. From elsewhere it is dead when
@@ -88,7 +93,7 @@ Settle = Callable[[str, Journal | None], None]
 
 @dataclass
 class FolderWrite:
-    """One write below ``place``; as a context manager from its first call to its last. Thread-safe in no respect.
+    """One write below ``place``; as a context manager from its first call to its last. Not thread-safe.
 
     Args:
         settle: is called for each write that did not end, before its files are removed.
@@ -133,7 +138,7 @@ class FolderWrite:
         try:
             self._recover(self.id, settled=self._has_ended)
             self.place.remove_empty([HIDDEN])
-        except OSError as failed:
+        except Exception as failed:  # noqa: BLE001 - what is not settled has an error of its own already
             _log.warning("the next write to %s removes what this one has left: %s", self.place.folder, failed)
 
     def take_turn(self) -> None:
@@ -175,12 +180,16 @@ class FolderWrite:
         return None
 
     def _writes(self) -> dict[str, _Facts]:
-        """What is there of each write, by its id."""
-        kinds: dict[str, list[str]] = defaultdict(list)
+        """What is there of each write, by its id, in two listings."""
+        first, second = self._kinds(), self._kinds()
+        return {write: _Facts.of(first[write] | second[write]) for write in first.keys() & second.keys()}
+
+    def _kinds(self) -> dict[str, set[str]]:
+        kinds: dict[str, set[str]] = defaultdict(set)
         for name in self._hidden.names():
             write, _, kind = name.partition(".")
-            kinds[write].append(kind)
-        return {write: _Facts.of(each) for write, each in kinds.items()}
+            kinds[write].add(kind)
+        return kinds
 
     def _mark(self, kind: str) -> None:
         self._hidden.mark(f"{self.id}.{kind}")
@@ -200,7 +209,10 @@ class FolderWrite:
             journal = self._hidden.get(f"{write}.commit")
             self.settle(write, None if journal is None else Journal.parse(journal))
             self._hidden.delete(f"{write}.commit")
-        self._hidden.delete_folder(write)
+        try:
+            self._hidden.delete_folder(write)
+        except OSError as error:  # as where a task writes to it at this moment
+            _log.info("left to the next write: %s", error)
         names = [name for name in self._hidden.names() if name.startswith(f"{write}.")]
         owners = [name for name in names if name.startswith(f"{write}.owner-")]
         self._hidden.delete_all(set(names) - set(owners))

@@ -11,11 +11,12 @@ What a reader sees
     *   a reader that waits for ``_SUCCESS`` sees whole writes: a commit removes it first, and makes it last. It says so
         of one write at a time: an ``append`` that begins its commit removes it again.
 
-    Tables of Delta and Iceberg (``tables``) have no such moments.
+    Tables of Delta and Iceberg (``table_files``) have no such moments.
 
 Commit point
     The moment in which the last file has its name. A write that ends before leaves the old files, one that ends after
-    it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it.
+    it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it. So an error
+    that comes after it, as where the store refuses to delete old files, is raised by a write that is there.
 """
 
 from __future__ import annotations

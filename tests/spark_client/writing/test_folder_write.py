@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,12 +50,30 @@ def test_a_write_leaves_nothing_hidden(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_turns_of_many_writes_are_one_after_the_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writes", [24, pytest.param(200, marks=pytest.mark.long)])
+def test_turns_of_many_writes_are_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """Also where listings show any part of what changes meanwhile."""
     at_once, most, lock = 0, 0, threading.Lock()
+    chance, alive = random.Random(7), list[str]()
+    names = Place.names
+
+    def torn(place: Place) -> list[str]:
+        before = {*names(place)}
+        threading.Event().wait(chance.random() * 0.002)
+        after = {*names(place)}
+        return [*(before & after), *(name for name in before ^ after if chance.random() < 0.5)]
+
+    monkeypatch.setattr(Place, "names", torn)
+
+    def settle(write: str, _: Journal | None) -> None:
+        if write in folder_write._going_on:
+            alive.append(write)
 
     def take_turn(_: int) -> None:
         nonlocal at_once, most
-        with write_at(tmp_path) as write:
+        with FolderWrite(Place(fs.LocalFileSystem(), str(tmp_path)), settle) as write:
             write.take_turn()
             with lock:
                 at_once += 1
@@ -64,8 +83,9 @@ def test_turns_of_many_writes_are_one_after_the_other(tmp_path: Path) -> None:
                 at_once -= 1
 
     with ThreadPoolExecutor(6) as threads:
-        list(threads.map(take_turn, range(24)))
+        list(threads.map(take_turn, range(writes)))
     assert most == 1
+    assert alive == [], "none is settled before its end"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -153,7 +173,9 @@ def test_a_failure_to_remove_what_is_hidden_does_not_fail_the_write(
         raise OSError("the store is away")
 
     with write_at(tmp_path) as write:
+        write.place.mark(f"{write.folder}/file")
         monkeypatch.setattr(Place, "delete_folder", fails)
+        monkeypatch.setattr(Place, "delete_all", fails)
     assert "the next write to" in caplog.text
     monkeypatch.undo()
     with write_at(tmp_path):
