@@ -19,6 +19,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 from pathlib import Path
 
 _M_TRIM_THRESHOLD = -1
@@ -26,7 +27,8 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 _MMAP_THRESHOLD_BYTES = 32 << 20
 _MAX_TRIM_THRESHOLD_BYTES = (2 << 30) - 1  # an int, in C
-_MAX_BLOCK_BYTES = _MMAP_THRESHOLD_BYTES - (1 << 20)  # a block on the heap
+_BLOCK_BYTES = 8 << 20  # on the heap, as it is below the threshold
+_SLOW_SECONDS_PER_BYTE = 0.3 / 1e9
 _MADV_HUGEPAGE = 14
 _MADV_NOHUGEPAGE = 15
 _MADV_POPULATE_WRITE = 23
@@ -59,11 +61,11 @@ def keep_freed(size_bytes: int) -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, size_bytes)
 
 
-def populate(size_bytes: int, *, huge: bool) -> bool:
+def populate(size_bytes: int, *, huge: bool) -> bool | None:
     """Have the kernel provide the pages of the next ``size_bytes`` that :func:`tune`'s one arena hands out.
 
-    Takes as long as a first write to them, without the GIL. ``huge`` asks for huge pages. False where the kernel cannot
-    do it: Linux before 5.14.
+    Takes as long as a first write to them, without the GIL. ``huge`` asks for huge pages, up to the first block of slow
+    ones. Whether to ask for them the next time; None where the kernel cannot do it: Linux before 5.14.
     """
     libc, quick = ctypes.CDLL(None, use_errno=True), ctypes.PyDLL(None)
     # A call of microseconds keeps the GIL: beside a busy loop it would get it back only after 5 ms.
@@ -71,7 +73,7 @@ def populate(size_bytes: int, *, huge: bool) -> bool:
     quick.malloc.argtypes = (ctypes.c_size_t,)
     quick.free.argtypes = (ctypes.c_void_p,)
     quick.madvise.argtypes = libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    count = -(-size_bytes // _MAX_BLOCK_BYTES)
+    count = -(-size_bytes // _BLOCK_BYTES)
     blocks = [quick.malloc(size_bytes // count) for _ in range(count)]
     # Freed before: the allocator hands them out next, and populating changes no byte that is in use.
     for block in blocks:
@@ -81,12 +83,14 @@ def populate(size_bytes: int, *, huge: bool) -> bool:
         whole = first // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES, -(-end // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
         if huge:
             quick.madvise(whole[0], whole[1] - whole[0], _MADV_HUGEPAGE)
+        before = time.thread_time()
         failed = libc.madvise(first, end - first, _MADV_POPULATE_WRITE) and ctypes.get_errno() == errno.EINVAL
         if huge:  # no longer: khugepaged would fill again what is given back
             quick.madvise(whole[0], whole[1] - whole[0], _MADV_NOHUGEPAGE)
+            huge = time.thread_time() - before < _SLOW_SECONDS_PER_BYTE * (end - first)
         if failed:
-            return False
-    return True
+            return None
+    return huge
 
 
 def give_back() -> None:

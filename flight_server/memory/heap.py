@@ -12,8 +12,8 @@ Ahead
 
 Huge pages
     Where the kernel has them, a gigabyte costs 0.05 CPU seconds. On a virtual machine that gives free memory back to
-    its host, these are the pages that the host must provide again, at 2 s/GB, while small ones are at hand. So after a
-    slow populate the thread takes small pages, until memory was given back.
+    its host, these are the pages that the host must provide again, at 2 s/GB, while small ones are at hand. So after
+    some slow ones the thread takes small pages, until memory was given back.
 
 Given back
     The process keeps freed memory for ``KEEP_FREED_SECONDS``: 5/4 of the most that the pool held, or was populated for,
@@ -39,7 +39,6 @@ KEEP_FREED_SECONDS = 10.0
 MAX_HOLES_BYTES = 32 << 20
 LEAD_BYTES = 128 << 20
 _MIN_LEAD_BYTES = 16 << 20
-_SLOW_SECONDS_PER_BYTE = 0.3 / 1e9
 
 
 class Heap:
@@ -88,9 +87,9 @@ class Heap:
         self.populated_bytes = max(self.populated_bytes, self._memory.used_bytes)
         wanted_bytes = self._memory.used_bytes + self.lead_bytes
         if max(wanted_bytes, self._resident_bytes() + self.lead_bytes) <= self._most_bytes:
-            before = time.thread_time()
-            if allocator.populate(self.lead_bytes, huge=self._huge):
-                self._huge &= time.thread_time() - before < _SLOW_SECONDS_PER_BYTE * self.lead_bytes
+            huge = allocator.populate(self.lead_bytes, huge=self._huge)
+            if huge is not None:
+                self._huge = huge
                 self.populated_bytes = max(self.populated_bytes, wanted_bytes)
                 self._wanted_bytes = wanted_bytes
             else:

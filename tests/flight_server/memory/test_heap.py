@@ -43,7 +43,7 @@ def heap(limit_bytes):
 """
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or not populate(MIB, huge=False), reason="this system cannot populate memory"
+    sys.platform != "linux" or populate(MIB, huge=False) is None, reason="this system cannot populate memory"
 )
 
 
