@@ -102,9 +102,7 @@ def test_spark_and_scan_read_every_type_as_it_was(
     df = spark.range(0, 5, 1, 2).selectExpr("id", *(f"{sql} as `{name}`" for name, sql in kept.items()))
     client.pipeline(df).write.parquet(tmp_path / "out")
     back = spark.read.parquet(str(tmp_path / "out"))
-    assert [(field.name, field.dataType) for field in back.schema] == [
-        (field.name, field.dataType) for field in df.schema
-    ]
+    assert back.dtypes == df.dtypes
     assert rows_of(back) == rows_of(df)
 
 
@@ -131,13 +129,11 @@ FOLDERS = {
 }
 
 
-@pytest.mark.parametrize("name", FOLDERS)
-def test_folders_are_those_of_spark(
-    spark: SparkSession, client: ShuffleClient, tmp_path: Path, name: str
-) -> None:
-    df = spark.range(0, 60, 1, 2).selectExpr("id", f"{FOLDERS[name]} as `{name}`", "id % 2 as `k=`")
-    df.write.partitionBy(name, "k=").parquet(str(tmp_path / "spark"))
-    client.pipeline(df).repartition(2).write.partitionBy(name, "k=").parquet(tmp_path / "ours")
+def test_folders_are_those_of_spark(spark: SparkSession, client: ShuffleClient, tmp_path: Path) -> None:
+    columns = [f"{sql} as `{name}`" for name, sql in FOLDERS.items()]
+    df = spark.range(0, 60, 1, 1).selectExpr("id", *columns, "id % 2 as `k=`")
+    df.write.partitionBy(*FOLDERS, "k=").parquet(str(tmp_path / "spark"))
+    client.pipeline(df).repartition(2).write.partitionBy(*FOLDERS, "k=").parquet(tmp_path / "ours")
 
     def folders(path: Path) -> list[str]:
         return sorted({str(file.parent.relative_to(path)) for file in path.rglob("*.parquet")})
@@ -227,7 +223,9 @@ def test_what_is_little_the_driver_writes(spark: SparkSession, server: ServerPro
     assert ids_in(spark, tmp_path / "out") == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("system", ["below a folder", "of fsspec", "in memory"])
+@pytest.mark.parametrize(
+    "system", ["below a folder", pytest.param("of fsspec", marks=pytest.mark.long), "in memory"]
+)
 def test_other_file_systems(spark: SparkSession, numbers: Pipeline, tmp_path: Path, system: str) -> None:
     if system == "below a folder":
         numbers.write.parquet("out", filesystem=fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem()))
@@ -350,6 +348,7 @@ def test_a_delta_table_has_the_rows_of_each_write(
         pipeline.write.delta(path)
 
 
+@pytest.mark.long
 def test_an_iceberg_table_has_the_rows_of_each_write(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
