@@ -227,7 +227,8 @@ def test_both_jobs_of_the_readme_print_what_stands_there(
     monkeypatch.setenv("FLIGHT_SERVER_MEMORY_LIMIT", "1GiB")  # as the notebook's block does
     found = blocks()
     assert all(len(found[block].splitlines()) <= 10 for block in ("before", "spark"))
-    run_in_session(found["before"], found["spark"], found["pipelines"], found["collect"], found["notebook"])
+    readme = found["before"], found["spark"]
+    run_in_session(*readme, found["pipelines"], found["writes"], found["collect"], found["notebook"])
     shown = capsys.readouterr().out
     assert shown.count(printed()["spark"]) == 2
     # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
