@@ -22,6 +22,7 @@ from . import (
     mapping,
 )
 from .base import Steps, leg_of_frame, leg_of_scan
+from .writer import writer
 
 
 @short_traces
@@ -84,6 +85,7 @@ class Pipeline(Steps):
     toPandas = looking.to_pandas
     toPolars = looking.to_polars
     toLocalIterator = finishing.to_local_iterator
+    write = property(writer)
 
     persist = finishing.persist
     unpersist = finishing.unpersist

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, DataFrameWriter, GroupedData
 
 from flight_server.protocol import did_you_mean
 
@@ -58,6 +58,27 @@ def no_grouped_attribute(name: str) -> str:
     if name.startswith("_") or not hasattr(GroupedData, name):
         return text
     return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
+
+
+_WRITES = "parquet(path), delta(path) and iceberg(table) write"
+_WRITER_ADVICE = {
+    "format": _WRITES,
+    "save": _WRITES,
+    "option": "parquet(path, compression=…, filesystem=…) has its options as arguments",
+    "options": "parquet(path, compression=…, filesystem=…) has its options as arguments",
+}
+
+
+def no_writer_attribute(name: str, known: Collection[str]) -> str:
+    """The text for an attribute that the writer of a pipeline does not have; ``known`` are those that it has."""
+    text = f"the writer of a pipeline has no {name!r}"
+    if name.startswith("_"):
+        return text
+    if name in _WRITER_ADVICE:
+        return f"{text}: {_WRITER_ADVICE[name]}"
+    if hasattr(DataFrameWriter, name):
+        return f"{text}: .toDF().write.{name} is the DataFrame's"
+    return f"{text}{did_you_mean(name, known)}"
 
 
 def no_column(name: object) -> str:

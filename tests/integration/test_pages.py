@@ -225,7 +225,7 @@ def test_the_example_of_the_readme_prints_what_stands_there(
     monkeypatch.setenv("FLIGHT_SERVER_MEMORY_LIMIT", "1GiB")  # as the notebook's block does
     found = blocks()
     assert len([line for line in found["spark"].splitlines() if line.strip()]) == 12
-    run_in_session(found["spark"], found["pipelines"], found["collect"], found["notebook"])
+    run_in_session(found["spark"], found["pipelines"], found["writes"], found["collect"], found["notebook"])
     shown = capsys.readouterr().out
     assert printed()["spark"] in shown
     # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
