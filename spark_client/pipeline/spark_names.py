@@ -96,7 +96,7 @@ _NAME, _OPERATOR, _VALUE = r"`?([A-Za-z_]\w*)`?", "(<=|>=|<>|!=|==|=|<|>)", r"('
 _COMPARISON = re.compile(rf"\s*\(?\s*{_NAME}\s*{_OPERATOR}\s*{_VALUE}\s*\)?\s*")
 _CALL = re.compile(rf"{_OPERATOR}\({_NAME}, {_VALUE}\)")
 """As a Column of Spark Classic shows it."""
-_EXAMPLE = 'pc.field("v") > 5'
+_EXAMPLE = ', such as (pc.field("v") > 5) & pc.field("k").is_valid()'
 
 
 def is_column(value: Any) -> bool:
@@ -105,8 +105,8 @@ def is_column(value: Any) -> bool:
 
 
 def as_expression(condition: Any) -> str:
-    """What to write instead of a Column of Spark or a text in SQL, for a simple comparison itself, and else an example
-    of one.
+    """What to write instead of a Column of Spark or a text in SQL, as the rest of a sentence: for a simple comparison
+    this one, and else an example.
     """
     text = condition if isinstance(condition, str) else str(condition)
     if is_column(condition):
@@ -120,4 +120,4 @@ def as_expression(condition: Any) -> str:
         return _EXAMPLE
     value = f'"{value[1:-1]}"' if value.startswith("'") else value
     comparison = {"=": "==", "<>": "!="}.get(comparison, comparison)
-    return f'pc.field("{name}") {comparison} {value}'
+    return f': pc.field("{name}") {comparison} {value}'
