@@ -102,6 +102,16 @@ def test_the_base_image_is_of_one_release_of_debian() -> None:
     assert base == "python:3.11-slim-bookworm"
 
 
+def test_the_images_install_what_the_lock_names_by_its_hashes() -> None:
+    for name in ("server-packages", "spark-packages"):
+        (install,) = (rest for word, rest in STAGES[name].instructions if word == "RUN")
+        assert "uv pip install" in install
+        assert "--require-hashes --constraint requirements-dev.lock" in install
+    for image in (IMAGE, STAGES["spark"]):
+        installs = [rest for _, rest in image.instructions if "pip install" in rest]
+        assert [("--no-deps" in each, each.endswith("/mnt/*.whl")) for each in installs] == [(True, True)]
+
+
 def test_the_images_add_users_without_a_warning_of_useradd() -> None:
     for image in (IMAGE, STAGES["spark"]):
         (run,) = (rest for word, rest in image.instructions if word == "RUN" and "useradd" in rest)
@@ -302,7 +312,7 @@ def test_prometheus_scrapes_the_http_port() -> None:
 
 
 def test_the_page_names_the_ports_of_workers_that_prometheus_scrapes() -> None:
-    ports = [share.http_port for share in shares(Settings(workers=3, memory_limit=ByteSize(1 << 30)))]
+    ports = [share.http_port for share in shares(load({"workers": 3, "memory_limit": "1GiB"}))]
     named = re.search(r"scrape all N, by default (.*?) and so on", README, re.DOTALL)
     assert named is not None
     assert [int(port) for port in re.findall(r"host:(\d+)", named[1])] == ports

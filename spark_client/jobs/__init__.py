@@ -1,7 +1,7 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
 from .job import Target, TaskNumbers, TaskRows
-from .persisting import PersistedDataset
+from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import Again, collected
 from .results import reader

@@ -2,7 +2,16 @@
 
 from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage
-from .batch_stages import AlignStage, CountStage, FilterStage, LimitStage, MapStage, SelectStage, evaluate
+from .batch_stages import (
+    AlignStage,
+    CountStage,
+    FilterStage,
+    KeepStage,
+    LimitStage,
+    MapStage,
+    SelectStage,
+    evaluate,
+)
 from .group_stage import CogroupStage, GroupStage
 from .join_stage import JoinStage, TableJoinStage
 from .key_groups import GroupedSide

@@ -5,6 +5,7 @@ addresses and the setting.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ def sent_elsewhere(location: str, server: ServerProcess) -> str:
 
 
 @pytest.mark.parametrize("lane", ["auto", "bulk"])
-def test_a_read_at_another_server_s_address_says_so(lane: str, location: str, server: ServerProcess) -> None:
+def test_a_read_at_another_server_s_address_says_so(lane: Any, location: str, server: ServerProcess) -> None:
     with ShuffleClient(location, reading=Reading(lane=lane), writing=Writing(lane="grpc")) as client:
         client.put(f"read-{lane}", TABLE)
         with pytest.raises(InvalidRequest, match=sent_elsewhere(location, server)) as refused:
@@ -92,8 +93,8 @@ def test_an_address_that_leads_nowhere_is_named_with_the_server_that_gives_it() 
         with ShuffleClient(location) as client:
             client.put("d", TABLE)
             assert client.get("d").read_all() == TABLE  # over gRPC
-        bulk = {"reading": Reading(lane="bulk"), "writing": Writing(lane="bulk")}
-        with ShuffleClient(location, timeouts=Timeouts(tries=1), **bulk) as client:
+        reading, writing = Reading(lane="bulk"), Writing(lane="bulk")
+        with ShuffleClient(location, timeouts=Timeouts(tries=1), reading=reading, writing=writing) as client:
             with pytest.raises(BrokenStream, match=named):
                 client.get("d").read_all()
             with pytest.raises(Unreachable, match=named):

@@ -5,6 +5,7 @@ plans, folds and rewrites that a compactor would do, in no time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ class Ranged:
 
     # What happens
 
-    def put(self, changes: list[Change]) -> None:
+    def put(self, changes: Sequence[Change]) -> None:
         """Commit them as one version."""
         self.upper += 1
         self.history += [(self.upper, change) for change in changes]

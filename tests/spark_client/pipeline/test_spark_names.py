@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.group import GroupedData
 from pyspark.sql.pandas.group_ops import PandasCogroupedOps
@@ -71,9 +72,49 @@ def test_arguments_that_both_have_are_the_same(ours: Callable[..., Any], theirs:
         assert spark.default is None or mine.default in (spark.default, inspect.Parameter.empty)
     others = {each.kind for each in one if each not in shared}
     assert others <= {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
-    # All that Spark's caller must give, a pipeline takes.
-    needed = [each.name for each in two if each.default is inspect.Parameter.empty]
-    assert {*needed} - {"kwargs"} <= {each.name for each in shared}
+    # A pipeline takes all of them; Spark's ``kwargs`` of sorts are only ``ascending``.
+    assert [name for name in spark_names if name not in [each.name for each in shared]] in ([], ["kwargs"])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda p: p.mapInArrow(iter, "id long", barrier=True), r"\.toDF\(\)\.mapInArrow is the DataFrame's"),
+        (
+            lambda p: p.mapInPandas(iter, "id long", profile=object()),
+            r"\.toDF\(\)\.mapInPandas is the DataFrame's",
+        ),
+        (lambda p: p.explain(True), r"explain\(\) prints; \.toDF\(\)\.explain\(True\) runs it"),
+        (lambda p: p.explain(mode="cost"), r"\.toDF\(\)\.explain\('cost'\) runs it"),
+        (
+            lambda p: p.repartition(2).persist(StorageLevel.DISK_ONLY),
+            "leave Disk Serialized 1x Replicated out",
+        ),
+        (
+            lambda p: p.repartition(2).persist(StorageLevel.MEMORY_AND_DISK_2),
+            r"2x Replicated out, or write \.toDF",
+        ),
+        (lambda p: p.join(p), r"on= names the keys, as in join\(other, \"id\"\); \.toDF\(\)\.crossJoin"),
+    ],
+)
+def test_an_argument_of_spark_that_means_nothing_here_says_what_to_write(
+    pipeline: Pipeline, call: Callable[[Any], Any], says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        call(pipeline)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_spark_gives_by_default_may_be_given(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    placed = pipeline.mapInArrow(iter, "id long", False, None).repartition(2)
+    for level in (StorageLevel.MEMORY_AND_DISK, StorageLevel.MEMORY_AND_DISK_DESER):
+        assert placed.persist(level).unpersist(blocking=True) is placed
+    for arguments in ((), (False,), ("simple",), (None, "simple")):
+        placed.explain(*arguments)
+    assert capsys.readouterr().out.count("repartition(2)") == 4
+    assert pipeline.join(pipeline, "id", None, suffix="_r").columns == ["id", "name", "name_r"]
 
 
 def test_only_names_of_spark_are_public_but_for_those_of_its_own(pipeline: Pipeline) -> None:

@@ -287,7 +287,7 @@ def test_a_range_of_which_much_is_needed_again_is_left_as_it_was(
         assert (engine.changelog.rows, engine.snapshot(2)) == (1, expected[1])
 
 
-LARGE = {
+LARGE: dict[str, tuple[dict[str, Any], int]] = {
     "latest": ({"rule": "latest", "key": ["key"], "order_by": ["time"]}, 1),
     "top_k": ({"rule": "top_k", "key": ["key"], "order_by": ["time"], "k": 40}, 40),
     "pair": (PAIR, 0),
