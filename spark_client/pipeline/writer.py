@@ -195,8 +195,3 @@ class PipelineWriter:
                 stage = FileStage(publication.place, publication.folder(write), layout)
                 files = [WrittenFile.of(row) for row in last_rows(steps, stage, REPORT)]
                 publication.commit(write, stage, files)
-
-
-def writer(steps: Steps) -> PipelineWriter:
-    """Writes the rows to files, as PySpark's ``DataFrameWriter``, from tasks."""
-    return PipelineWriter(steps)

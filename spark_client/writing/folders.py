@@ -21,7 +21,7 @@ _ESCAPED = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 def is_named(kind: pa.DataType) -> bool:
     """Whether values of the type name folders: each has one text, from which it is read again."""
     types = pa.types
-    return (
+    return bool(
         types.is_integer(kind)
         or types.is_boolean(kind)
         or types.is_string(kind)

@@ -8,8 +8,8 @@ Our own writes to a table take turns (``folder_write``). Others are met by the p
 not fit what came in between: then it is made again on top of that, ``TRIES`` times.
 
 Settling
-    What the commit did is asked from the table: a write whose commit is in its history, or whose files it has, keeps
-    the files that its journal names; all else goes, the whole folder of a write that has not committed.
+    What the commit did is asked from the table, also where there is no journal any more: a write whose commit is in its
+    history, or whose files it has, keeps the files that its journal names; of any other one the whole folder goes.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class TableFiles(ABC):
         self.place.delete_all(there - set(names))
 
     def _settle(self, write: str, journal: Journal | None) -> None:
-        if journal is not None and self.has_commit(write):
-            self._keep_only(write, [*journal.files])
-        else:
+        if not self.has_commit(write):
             self.place.delete_folder(f"{self.data}{write}")
+        elif journal is not None:
+            self._keep_only(write, [*journal.files])

@@ -25,7 +25,7 @@ Large keys
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -127,20 +127,12 @@ class _Made:
 
     Args:
         changed: the hashes of which the rule left something out.
-        last: the greatest old row of a large key.
+        last: the greatest old row of a large key, if it has one; None of other keys.
     """
 
     range: Range
     changed: Hashes
     last: Updates | None = None
-
-
-@dataclass
-class _Large:
-    """A large key that is being folded."""
-
-    last: Updates | None = None
-    changed: list[Hashes] = field(default_factory=list)
 
 
 class Fold(Work):
@@ -217,15 +209,15 @@ class Fold(Work):
         return Range(low, high, self.since, base, 0 if base is None else base.rows)
 
     def _add_large(self, hash_: int, runs: Sequence[Sequence[Updates]]) -> Iterator[int]:
-        key, rows = _Large(), 0
+        rows, last, changed = 0, Updates.empty(self.layout), [np.zeros(0, np.uint64)]
 
         def of_piece(piece: Updates, totals: PieceTotals | None) -> Updates:
-            nonlocal rows
+            nonlocal rows, last
             rows += len(piece)
-            old = np.flatnonzero(piece.versions <= self.since)[-1:]
-            key.last = piece.take(old) if len(old) else key.last
-            left, changed = compacted(piece, self.since, self._rule, totals)
-            key.changed.append(changed)
+            old = np.flatnonzero(piece.versions <= self.since)
+            last = piece.take(old[-1:]) if len(old) else last
+            left, hashes = compacted(piece, self.since, self._rule, totals)
+            changed.append(hashes)
             return left.where(left.versions <= self.since)
 
         made = partial(pieces, self.layout, runs, self.since, _NEVER, views.SLICE_BYTES)
@@ -233,7 +225,7 @@ class Fold(Work):
             yield from self._writing([] if left is None else [left])
             read, rows = rows, 0
             yield read
-        self._made.append(_Made(self._range(hash_, hash_, []), unique(*key.changed), key.last))
+        self._made.append(_Made(self._range(hash_, hash_, []), unique(*changed), last))
         self._next = hash_ + 1
 
     def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
@@ -244,19 +236,21 @@ class Fold(Work):
         again = 0
         for made in before:
             hashes = asking[np.isin(asking, made.changed)]
-            if not len(hashes) or (made.last is not None and self._is_above(parts, made.last)):
+            large = made.last is not None
+            if not len(hashes) or (large and self._is_above(parts, made)):
                 self._made.append(made)
-            elif briefly and len(hashes) <= FEW_KEYS and made.last is None:
+            elif briefly and len(hashes) <= FEW_KEYS and not large:
                 self._cut_out(made, hashes, late)
-            elif not briefly or not (again or made.last):
+            elif not briefly or not (again or large):
                 again += 1
                 self._add_again(made, hashes, late)
         return again > 0
 
-    def _is_above(self, parts: Iterable[Updates], last: Updates) -> bool:
+    def _is_above(self, parts: Iterable[Updates], made: _Made) -> bool:
         """Whether all updates of the large key are above its old rows."""
-        hash_ = int(last.hashes[0])
-        return not any(rows_upto(self.layout, part.between(hash_, hash_), last) for part in parts)
+        assert made.last is not None
+        new = [part.between(made.range.low, made.range.high) for part in parts]
+        return not len(made.last) or not any(rows_upto(self.layout, part, made.last) for part in new)
 
     def _add_again(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
         """Add the range, of which these keys are folded again, unless too much of them is needed."""

@@ -175,6 +175,7 @@ class Compactor:
         if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
+        self._look_at(changelog, amounts.recount_at)
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
         memory: FoldPlan | RewritePlan | None = None
         files: FoldPlan | RewritePlan | None = None

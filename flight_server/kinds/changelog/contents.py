@@ -234,8 +234,8 @@ class Contents:
     @cached_property
     def folded_rows(self) -> int:
         """About how many rows a fold has left: those of the bases, and of a fold in memory."""
-        since = np.array([self.recent_since])
-        return self.bases.rows + sum(int(run.rows_upto(since)[0]) for run in self.recent)
+        folded = [run for run in self.recent if run.first_version <= self.recent_since]
+        return self.bases.rows + sum(int(run.rows_upto(np.array([self.recent_since]))[0]) for run in folded)
 
     @cached_property
     def waiting_retractions(self) -> int:

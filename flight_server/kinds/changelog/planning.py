@@ -36,6 +36,7 @@ Memory and files
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,6 +118,7 @@ class Amounts:
         self.old = np.zeros_like(self.base)
         self.weights = np.zeros_like(self.base)
         self.alive_of: dict[Run, int] = {}
+        self.recount_at = math.inf  # when large files are counted again
 
     def count(self) -> None:
         """Count. Blocks, if there are files. Raises Damaged, OSError."""
@@ -136,6 +138,7 @@ class Amounts:
             self.old += counts.old
             self.weights += 3 * counts.old + 2 * (counts.old if rule.any_update_counts else counts.retracting)
             ending.append(counts.ending)
+            self.recount_at = min(self.recount_at, counts.recount_at or math.inf)
         hashes = unique(*ending)
         if len(hashes):
             rows = bases.counts_of(hashes)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 def doomed_driver(path: str, where: str) -> None:
     """Overwrites 10 rows by 100, and waits for ever at a point of the write."""
 
-    def wait() -> None:
+    def wait(*_: Any) -> None:
         say("waits", where)
         while True:
             time.sleep(1)
@@ -43,10 +44,11 @@ def doomed_driver(path: str, where: str) -> None:
         wait()
 
     if where == "in":
-        Place.move_all = some  # type: ignore[method-assign]
+        mock.patch.object(Place, "move_all", some).start()
     elif where == "after":
-        ParquetFolder._finish = lambda *_: wait()  # type: ignore[method-assign]
+        mock.patch.object(ParquetFolder, "_finish", wait).start()
     with session("local[2]", {}) as spark, ShuffleClient.embedded() as client:
+        say("begins", where)
         rows = client.pipeline(spark.range(0, 100, 1, 2)).repartition(4, "id").mapInArrow(waits, "id long")
         rows.write.mode("overwrite").parquet(path)
 
@@ -58,8 +60,9 @@ def test_a_driver_that_is_killed_leaves_the_old_or_the_new(
     path = tmp_path / "out"
     client.pipeline(spark.range(10)).write.parquet(path)
     with DriverProcess(doomed_driver, str(path), where) as driver:
+        driver.wait_for("begins")
         if where == "before":
-            eventually((path / "_writing").exists, True)
+            eventually((path / "_writing").exists, True, deadline_seconds=120)
             eventually(lambda: any(path.glob(f"{HIDDEN}/*/*")), True)
         else:
             driver.wait_for("waits")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def stage_at(path: Path, folders: tuple[str, ...] = (), *, keeps_folders: bool =
     return FileStage(Place(fs.LocalFileSystem(), str(path)), "staged", layout)
 
 
-def batches(keys: list[str | None], rows: int) -> Iterator[Any]:
+def batches(keys: Sequence[str | None], rows: int) -> Iterator[Any]:
     ids = pa.array(range(len(keys)), pa.int64())
     table = pa.table({"k": pa.array(keys, pa.string()), "id": ids})
     yield from table.to_batches(max_chunksize=rows)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_so_does_one_whose_successors_are_killed_as_they_clean_up(tmp_path: Path
             written(folder_of(path), OLD)
             killed = kill(path, mode, change, after=False)
             mortal = Mortal(fs.LocalFileSystem(), second)
-            swept = closing_dead(lambda path=path, mortal=mortal: sweep(path, mortal))
+            swept = closing_dead(partial(sweep, path, mortal))
             sweep(path)
             assert left_over(path) == {"_SUCCESS"}
             outcomes.add(tuple(ids_in(path)))
@@ -262,7 +263,7 @@ def test_several_at_once_clean_up_after_the_same_dead_driver(tmp_path: Path) -> 
         written(folder_of(path), OLD)
         kill(path, "overwrite", change, after=False)
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda number, path=path: written(folder_of(path), [100 + number]), range(4)))
+            list(threads.map(written, [folder_of(path)] * 4, [[100 + number] for number in range(4)]))
         assert [id_ for id_ in ids_in(path) if id_ >= 100] == [100, 101, 102, 103]
         assert [id_ for id_ in ids_in(path) if id_ < 100] in (OLD, NEW)
         assert left_over(path) == {"_SUCCESS"}

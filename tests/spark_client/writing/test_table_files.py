@@ -15,7 +15,14 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
 from spark_client.steps import Pass
-from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile, folder_write
+from spark_client.writing import (
+    DeltaFiles,
+    FileStage,
+    FolderWrite,
+    IcebergFiles,
+    WrittenFile,
+    folder_write,
+)
 from spark_client.writing.folder_write import HIDDEN
 from spark_client.writing.table_files import TableFiles
 
@@ -186,7 +193,7 @@ def on_disk(files: TableFiles) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("where", ["before", "after the journal", "after the commit"])
+@pytest.mark.parametrize("where", ["before", "after the journal", "after the commit", "at its end"])
 def test_a_driver_that_is_killed_leaves_files_that_the_next_write_removes_or_keeps(
     tables: Tables, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -203,13 +210,17 @@ def test_a_driver_that_is_killed_leaves_files_that_the_next_write_removes_or_kee
 
     if where != "before":
         name = "add" if where == "after the journal" else "_keep_only"
-        monkeypatch.setattr(type(files), name, killed)
+        end = FolderWrite.end_commit
+        if where == "at its end":
+            monkeypatch.setattr(FolderWrite, "end_commit", lambda self: killed(end(self)))
+        else:
+            monkeypatch.setattr(type(files), name, killed)
         with suppress(KeyboardInterrupt):
             files.commit(write, stage, made)
         monkeypatch.undo()
     write._keeper.close()
     folder_write._going_on.discard(write.id)
-    committed = where == "after the commit"
+    committed = where in ("after the commit", "at its end")
     rows = [*ROWS, *MORE] if committed else ROWS
     assert tables.rows("t") == expected(*rows)
     written(tables, "t", "ignore", [])

@@ -54,8 +54,10 @@ class Question:
 
 class Counts:
     """The answer. ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old
-    rows that end keys.
+    rows that end keys; ``recount_at``: it is an earlier one, and there is another one then (``time.monotonic``).
     """
+
+    recount_at: float | None = None
 
     def __init__(self, question: Question) -> None:
         self._question = question

@@ -293,10 +293,13 @@ class RunFile:
         return found
 
     def counts(self, question: Question) -> Counts:
-        """As of :class:`MemoryRun`. While only ``upto`` changes, a large file gives an earlier answer for some time."""
+        """As of :class:`MemoryRun`. While only ``upto`` changes, a large file gives an earlier answer for some time
+        (``recount_at``).
+        """
         upto = min(max(question.upto, self.first_version - 1), self.last_version)
         known, now = self._counted, time.monotonic()
         if known is not None and (known[1] == upto or now < known[2]) and question.same_but_upto(known[0]):
+            known[3].recount_at = None if known[1] == upto else known[2]
             return known[3]
         counts = Counts(question)
         for number, entry in enumerate(self.blocks):

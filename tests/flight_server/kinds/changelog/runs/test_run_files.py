@@ -102,6 +102,23 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     assert listed(file.between(0, MAX_HASH)) == listed(memory.updates)
 
 
+def test_a_file_that_was_just_counted_gives_that_answer_and_says_when_it_counts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, with_hashes([(1, 1, 1), (5, 2, 1), (7, 3, 1)]))
+    lows, since = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    first, again, later = (Question(lows, since, since, upto) for upto in (1, 2, 9))
+    monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 1000.0)
+    assert (file.counts(first).old.tolist(), file.counts(first).recount_at) == ([1], None)
+    stale = file.counts(again)
+    assert stale.old.tolist() == [1]
+    assert stale.recount_at is not None
+    dead = Question(lows, since + 2, since + 2, 9)
+    assert (file.counts(dead).alive.tolist(), file.counts(dead).recount_at) == ([1], None)
+    monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 0.0)
+    assert file.counts(later).old.tolist() == [3]
+
+
 def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
     put = written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
     file = found_in(put.path, version=0)
