@@ -64,37 +64,42 @@ async def _as_json(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> b
 async def first_rows(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> dict[str, Any]:
     """The dataset's columns and first rows, or in ``note`` why there are none. Cancelling is safe."""
     sample = _Sample(reads.budget.max_message_bytes)
-    partition, note = None, None
+    partition: int | None = None
+    note: str | None = None
     try:
         async with asyncio.timeout(READ_SECONDS):
             if dataset.schema is not None:
                 await asyncio.to_thread(sample.describe, dataset.schema)
                 partition = await _read(reads, kinds, dataset, peer, sample)
     except TimeoutError:
-        note = f"no rows within {READ_SECONDS:g} s: the server is busy; ask again"
+        note = f"no further row came within {READ_SECONDS:g} s: the server is busy; ask again"
     except FlightShuffleError as error:
         note = error.message
+    failure = failure_of(dataset)
     return {
         "dataset": dataset.name,
         "generation": dataset.generation,
         "kind": dataset.kind.value,
-        "failure": failure_of(dataset),
+        "failure": failure,
         "columns": sample.columns,
         "column_count": sample.column_count,
         "partition": partition,
         "rows": sample.rows,
-        "note": note or (None if sample.rows else _why_none(dataset)),
+        "note": note or (None if sample.rows else _why_none(dataset, failure)),
     }
 
 
-def _why_none(dataset: Dataset) -> str:
+def _why_none(dataset: Dataset, failure: str | None) -> str:
+    if failure is not None:
+        return "of a partition that has failed no rows are kept"
     if dataset.schema is None:
         return "no producer has sent its schema yet"
     if dataset.attached.pulled:
         return "none of its rows are here: its next reader has the server pull them"
-    if dataset.rows:
-        return "its rows were released, for their readers have them"
-    return "it has no rows here" if dataset.sealed else "no reader would get a row yet"
+    if not dataset.sealed:
+        return "no reader would get a row yet"
+    released = ", or retention has released them" if dataset.retention.readers is not None else ""
+    return f"it has no rows here{released}"
 
 
 async def _read(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str, sample: _Sample) -> int | None:

@@ -95,6 +95,7 @@ class Changelog:
 
     Args:
         declared: as it was created.
+        room: counts it.
         metadata: counts its transactions.
         hooks: are told of each change.
     """
@@ -113,6 +114,7 @@ class Changelog:
         records: ChangelogRecords,
         folder: RunFolder,
         *,
+        room: Reservation,
         metadata: Metadata,
         max_lag_seconds: float,
         hooks: Hooks,
@@ -135,7 +137,7 @@ class Changelog:
         self.timeline = Timeline(declared.delay_seconds, 0, time.monotonic())
         self.transactions = Transactions(self.name, metadata)
         self.working: list[Going] = []
-        self.room: Reservation | None = None  # of ``metadata``
+        self._room = room
         self.left_over = LeftOver()
         self.readers = 0  # open streams
         self._hooks = hooks
@@ -248,20 +250,14 @@ class Changelog:
 
     def advanced_since(self, now: float) -> int:
         """The version up to which compaction may go now."""
-        held = self.holds.oldest()
-        wanted = self.horizon(now)
-        return max(self.since, wanted if held is None else min(wanted, held))
+        held, horizon = self.holds.oldest(), self.horizon(now)
+        return max(self.since, horizon if held is None else min(horizon, held))
 
     # Numbers
 
     @property
     def rows(self) -> int:
         return self.contents.rows
-
-    @property
-    def keys(self) -> int:
-        """See :attr:`Contents.keys`."""
-        return self.contents.keys
 
     @property
     def memory_bytes(self) -> int:
@@ -271,11 +267,6 @@ class Changelog:
     def disk_bytes(self) -> int:
         files = (run for run in self.contents.runs if isinstance(run, RunFile))
         return self.records.size_bytes + sum(run.size_bytes for run in files)
-
-    @property
-    def debt_rows(self) -> int:
-        """Rows that are not in a base yet, and so are left to fold."""
-        return self.rows - self.contents.bases.rows
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -287,16 +278,16 @@ class Changelog:
             "delay_seconds": self.delay_seconds,
             "since": self.since,
             "upper": self.upper,
-            "keys": self.keys,
+            "keys": self.contents.keys,
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.
-            "waiting_retractions": self.contents.bases.retractions,
+            "waiting_retractions": self.contents.waiting_retractions,
             "ranges": len(self.contents.bases.ranges),
             "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
-            "debt_rows": self.debt_rows,
+            "debt_rows": self.rows - self.contents.folded_rows,
             "merging": bool(self.working),
             **waiting(
                 self.contents,
@@ -370,15 +361,15 @@ class AttachedChangelog(Attachment):
         return {"since": self.changelog.since, "upper": self.changelog.upper}
 
     def statistics(self, sees: Sees) -> dict[str, Any]:
-        said = self.changelog.statistics()
-        keep = said["keep"]
+        numbers = self.changelog.statistics()
+        keep = numbers["keep"]
         if keep is not None and keep.get("emit") is not None and not sees(keep["emit"]):
-            said["keep"] = {name: value for name, value in keep.items() if name != "emit"}
-            if "not_emitting" in said:
-                said["not_emitting"] = (
+            numbers["keep"] = {name: value for name, value in keep.items() if name != "emit"}
+            if "not_emitting" in numbers:
+                numbers["not_emitting"] = (
                     "what it emits to takes nothing; this principal does not see that dataset"
                 )
-        return {"changelog": said}
+        return {"changelog": numbers}
 
     def stored(self) -> tuple[int, int, int]:
         return self.changelog.rows, self.changelog.memory_bytes, self.changelog.disk_bytes

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.concurrency import Background, Waits, in_slices
-from flight_server.datasets import Caller, Catalogue, Dataset
+from flight_server.concurrency import Background, in_slices
+from flight_server.datasets import Caller, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import Action, BatchSink, check_totals, committed
 from flight_server.memory import Reservation
@@ -36,13 +36,13 @@ METRICS = {
     "changelog_rows": "updates in the runs of all changelogs",
     "changelog_keys": "about so many keys of all changelogs",
     "changelog_tombstones": "deletes in those runs",
-    "changelog_waiting_retractions": "retractions of bases, whose rows may still come",
+    "changelog_waiting_retractions": "retractions that folds have left, because their rows may still come",
     "changelog_transaction_ids": "ids of transactions that are remembered",
     "changelog_ranges": "ranges of keys' hashes of all changelogs",
     "changelog_runs": "runs of all changelogs",
     "changelog_memory_bytes": "bytes of runs in RAM",
     "changelog_disk_bytes": "bytes of run files, and of rows that no file has",
-    "changelog_debt_rows": "updates that are in no base yet",
+    "changelog_debt_rows": "updates that are left to fold",
     "changelog_garbage_rows": "rows of which a fold may leave nothing; holds may keep them",
     "changelog_holds": "holds on versions",
     "changelog_followers": "open streams of deltas",
@@ -57,28 +57,12 @@ CHANGELOGS_AT_ONCE = 10
 
 
 class ChangelogKind(Store):
-    """The store of a server. Arguments as of :class:`Store` and :class:`VersionAppends`."""
+    """The store of a server."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        background: Background,
-        waits: Waits,
-        admission: Admission,
-        *,
-        deadline_seconds: float,
-        max_lag_seconds: float,
-        max_message_bytes: int,
-    ) -> None:
-        super().__init__(
-            catalogue,
-            background,
-            waits,
-            deadline_seconds=deadline_seconds,
-            max_lag_seconds=max_lag_seconds,
-            max_message_bytes=max_message_bytes,
-        )
-        appends = VersionAppends(self, admission, background, max_message_bytes=max_message_bytes)
+    def take_appends(self, admission: Admission) -> None:
+        """Let staged writes be appended to the changelogs that are made from now on."""
+        limit_bytes = self.reads.max_message_bytes
+        appends = VersionAppends(self, admission, self._background, max_message_bytes=limit_bytes)
         self.append = appends.append
 
     @property

@@ -42,8 +42,8 @@ def tombstones(layout: Layout, batches: Sequence[pa.RecordBatch], dataset: str) 
         for number, field in enumerate(layout.schema)
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
-    found = Updates.of(layout, rows, np.zeros(count, np.int64), np.full(count, DELETE))
-    return found if len(found.key_starts) == len(found) else found.take(found.key_starts)
+    updates = Updates.of(layout, rows, np.zeros(count, np.int64), np.full(count, DELETE))
+    return updates if len(updates.key_starts) == count else updates.take(updates.key_starts)
 
 
 def living(updates: Updates) -> tuple[Updates, Numbers | None]:
@@ -63,7 +63,7 @@ def living(updates: Updates) -> tuple[Updates, Numbers | None]:
     return updates.take(rows), ends[rows]
 
 
-def settled(updates: Updates, since: int) -> tuple[Updates, Updates]:
+def undeleted(updates: Updates, since: int) -> tuple[Updates, Updates]:
     """The updates of whole keys, without tombstones, that are not deleted at ``since``; and the later tombstones."""
     rows, ends = living(updates)
     if ends is None:

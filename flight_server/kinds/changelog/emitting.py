@@ -148,12 +148,12 @@ class Emitter:
         self.look()
 
     def _trouble(self, trouble: Exception) -> None:
-        said = trouble.message if isinstance(trouble, FlightShuffleError) else str(trouble)
+        why = trouble.message if isinstance(trouble, FlightShuffleError) else str(trouble)
         source = self._source
         if source.not_emitting is None:
-            _log.warning("not_emitting", dataset=source.name, target=self._target.name, trouble=said)
+            _log.warning("not_emitting", dataset=source.name, target=self._target.name, trouble=why)
             source.not_emitting = (
-                f"since {_now()}, and versions from {self._marked} on are kept for it: {said}"
+                f"since {_now()}, and versions from {self._marked} on are kept for it: {why}"
             )
 
     async def _emit(self) -> None:

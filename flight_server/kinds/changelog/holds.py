@@ -170,7 +170,7 @@ class Holds:
             OutOfBudget: there is no room for another hold.
         """
         name, held = request.hold, self.named.get(request.hold)
-        released = frozenset(other for other in [request.releases] if other not in (None, name))
+        released = frozenset([] if request.releases is None else [request.releases]) - {name}
         if request.release:
             if held is None and name not in self.lapsed:
                 raise NotFound(

@@ -7,9 +7,8 @@ an error.
 
 Memory
     A reader reserves room in ``sends`` for a slice's rows and messages before it reads the slice, and holds it until
-    its transport has taken them. While it waits for room, or for a new version, it holds nothing. For a key
-    that is too large for a slice (``large_keys``) it waits for room in ``frames`` until a deadline, beside the room in
-    ``sends``, and frees it before the slice is sent. Spilling makes that room, and needs no room in ``sends``.
+    its transport has taken them. While it waits for room, or for a new version, it holds nothing, unless it is within a
+    key that is too large for a slice (``views``).
 
 Messages
     Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version, so that readers
@@ -38,7 +37,7 @@ import pyarrow as pa
 
 from flight_server.concurrency import Waits, in_thread
 from flight_server.kinds import VersionBurst, VersionedMessage
-from flight_server.memory import Budget, MemoryPool, Reservation, reserve
+from flight_server.memory import Budget, reserve
 from flight_server.protocol import (
     DataQuarantined,
     Draining,
@@ -54,7 +53,6 @@ from flight_server.protocol.checksums import message_crc32c
 from flight_server.tiering import Reader
 
 from .changelog import Changelog, ChangelogState
-from .large_keys import TooLarge
 from .runs import Damaged
 from .views import View, ViewPart
 
@@ -69,7 +67,6 @@ global interpreter lock from the loop for nearly as long, and the follower would
 
 STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
-KEY_DEADLINE_SECONDS = 30.0
 
 
 class ChangelogReads:
@@ -118,12 +115,11 @@ class ChangelogRead:
 
         Raises:
             Compacted: a version is below ``since``, or the stream has fallen behind too far.
-            InvalidRequest: a version is above ``upper``; or one key has more rows than there can be room for.
+            InvalidRequest: a version is above ``upper``.
             Conflict: the changelog was dropped.
             DataQuarantined: the data is damaged on disk.
             Draining: a follower has all that there is, and the server goes down.
             Unavailable: the disk does not give it now.
-            OutOfBudget: there was no room for the rows of a large key until the deadline.
         """
         self.check()
         changelog, versions, position = self._changelog, self._versions, self._versions.after
@@ -173,17 +169,9 @@ class ChangelogRead:
             room_bytes = min(FOLLOWED_BYTES, room_bytes)
         at = ViewPart()
         while at.left:
-            room = await self._room(budget.sends_for(reader.pace), reader, room_bytes)
-            key_room = budget.frames.empty()
-            while True:
-                try:
-                    messages, at = await self._messages(after, upto, at, key_room.size_bytes, few=few)
-                    break
-                except TooLarge as more:
-                    key_bytes = self._key_bytes(more.size_bytes, key_room.size_bytes)
-                key_room.free()
-                key_room = await self._room(budget.frames, reader, key_bytes, KEY_DEADLINE_SECONDS)
-            del key_room
+            pool = budget.sends_for(reader.pace)
+            room = await reserve(pool, room_bytes, self._reads.waits, **_place(reader))
+            messages, at = await self._messages(after, upto, at, few=few)
             size_bytes = sum(message.size_bytes for message in messages)
             room.grow(max(0, size_bytes - room.size_bytes))
             self._hold(reader, time.monotonic() + STALLED_SECONDS)
@@ -194,24 +182,23 @@ class ChangelogRead:
             reader.pace.took(size_bytes)
 
     async def _messages(
-        self, after: int | None, upto: int, at: ViewPart, key_bytes: int, *, few: bool
+        self, after: int | None, upto: int, at: ViewPart, *, few: bool
     ) -> tuple[list[VersionedMessage], ViewPart]:
         """The messages of the next slice with rows, or of the last one; and how far it goes.
 
         Args:
-            key_bytes: room for the rows of a large key.
             few: the new rows are read in the event loop, if they are in memory.
 
-        Raises TooLarge, and as :meth:`bursts`.
+        Raises as :meth:`bursts`.
         """
         changelog = self._changelog
         changelog.check_version(upto if after is None else after)
         # The task holds the view, and through it runs, only while the slice is read.
         view = replace(changelog.view(), slice_bytes=self._reads.slice_bytes)
-        work = partial(self._next_slice, view, after, upto, at, key_bytes)
+        work = partial(self._next_slice, view, after, upto, at)
         try:
             # Only at the beginning: it gives all of the changes, also those of slices that were sent.
-            if few and after is not None and not at.low and changelog.layout.is_simple:
+            if few and after is not None and at == ViewPart() and changelog.layout.is_simple:
                 part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
                 if part is not None:
                     return self._encoded(part, upto)
@@ -237,10 +224,10 @@ class ChangelogRead:
             ) from None
 
     def _next_slice(
-        self, view: View, after: int | None, upto: int, at: ViewPart, key_bytes: int
+        self, view: View, after: int | None, upto: int, at: ViewPart
     ) -> tuple[list[VersionedMessage], ViewPart]:
         while True:
-            at = view.part(after, upto, at, key_bytes)
+            at = view.part(after, upto, at)
             assert at.rows is not None
             if at.rows.num_rows or not at.left:
                 return self._encoded(at, upto)
@@ -249,27 +236,6 @@ class ChangelogRead:
         limit_bytes = self._reads.max_message_bytes
         messages = encode(part.rows, version, last=not part.left, max_message_bytes=limit_bytes)
         return list(messages), replace(part, rows=None)
-
-    def _key_bytes(self, needed_bytes: int, had_bytes: int) -> int:
-        """The room for a key that is too large for a slice. Raises InvalidRequest if it has had the most there is."""
-        limit_bytes = self._reads.budget.frames.limit_bytes
-        assert limit_bytes is not None
-        most_bytes = limit_bytes * 3 // 4
-        if had_bytes >= most_bytes:
-            raise InvalidRequest(
-                f"dataset {self._changelog.name!r}: to read the rows of one key takes more than {had_bytes} bytes at "
-                "once: raise --memory-limit, or declare a key that has fewer rows",
-                dataset=self._changelog.name,
-                limit_bytes=most_bytes,
-            )
-        return min(needed_bytes, most_bytes)
-
-    async def _room(
-        self, pool: MemoryPool, reader: Reader, size_bytes: int, deadline_seconds: float | None = None
-    ) -> Reservation:
-        return await reserve(
-            pool, size_bytes, self._reads.waits, deadline_seconds=deadline_seconds, **_place(reader)
-        )
 
 
 def _place(reader: Reader) -> dict[str, Any]:
@@ -316,14 +282,14 @@ def _sent_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
-    said = {"version": str(version), **({"last": "true"} if last else {})}
+    metadata = {"version": str(version), **({"last": "true"} if last else {})}
     written = io.BytesIO()
     with pa.ipc.new_stream(written, batch.schema) as writer:
-        writer.write_batch(batch, custom_metadata=said)
+        writer.write_batch(batch, custom_metadata=metadata)
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
     reader.read_next_message()  # the schema
     message = reader.read_next_message()
     header, body = memoryview(message.metadata), memoryview(message.body)
     parts = wire.FlightData(header=header, body=body)
-    metadata = dump_json({"version": version, **({"last": True} if last else {})})
-    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, metadata)
+    app_metadata = dump_json({"version": version, **({"last": True} if last else {})})
+    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, app_metadata)

@@ -21,9 +21,8 @@ import structlog
 
 from flight_server.datasets import Dataset, Transactions
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
+from flight_server.protocol import FlightShuffleError, Kind, OutOfBudget
 from flight_server.records import (
-    ChangelogRecords,
     DiskTrouble,
     Quarantined,
     StoredChangelog,
@@ -36,7 +35,7 @@ from flight_server.tiering import set_aside
 
 from .changelog import Changelog
 from .contents import Bases, Contents, Range
-from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
+from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, Updates, of_block
 from .store import Store
 from .timeline import Timeline, past_time
 
@@ -106,29 +105,25 @@ def _add(store: Store, changelog: Changelog) -> None:
 
 
 def _restored(store: Store, stored: StoredChangelog) -> Changelog:
-    catalogue, declared = store.catalogue, stored.declared
-    keep = None if declared.keep is None else KeepRule.parse(declared.keep)
-    layout = Layout(SchemaMessage(declared.schema).schema, keep)
-    folder = store.folder_of(declared)
-    files = [_file(folder, name, layout, version) for name, version in stored.runs]
-    records = ChangelogRecords.restored(catalogue.records, catalogue.disk.pool, stored, files)
-    changelog = store.changelog_of(declared, layout, keep, records)
+    changelog = store.changelog_of(stored.declared)
+    files = [_file(changelog, name, version) for name, version in stored.runs]
+    changelog.records.restore(stored, files)
     changelog.since, changelog.upper = stored.since, stored.upper
     changelog.timeline = _timeline(stored)
     changelog.transactions = Transactions(
-        declared.dataset, catalogue.budget.metadata, stored.transactions, stored.forgotten
+        changelog.name, store.catalogue.budget.metadata, stored.transactions, stored.forgotten
     )
     for hold in stored.holds:
         changelog.holds.restore(hold)
-    changelog.contents = _contents(layout, stored.ranges, files).committed(
-        list(_in_memory(store, layout, stored.versions))
+    changelog.contents = _contents(changelog.layout, stored.ranges, files).committed(
+        list(_in_memory(store, changelog.layout, stored.versions))
     )
     return changelog
 
 
-def _file(folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
+def _file(changelog: Changelog, name: str, version: int | None) -> RunFile:
     try:
-        return RunFile.opened(folder, name, layout, version)
+        return RunFile.opened(changelog.folder, name, changelog.layout, version)
     except (FileNotFoundError, ValueError):  # a name that can be no file's
         raise Damaged(f"{name!r} is missing") from None
 

@@ -165,8 +165,7 @@ class Store(DatasetKind):
             Draining, OutOfBudget: see :meth:`Catalogue.create`.
         """
         assert schema is not None
-        layout = Layout(schema.schema, request.keep)
-        stored = SchemaMessage.of(layout.schema)
+        stored = SchemaMessage.of(Layout(schema.schema, request.keep).schema)
         delay = DEFAULT_DELAY_SECONDS if request.delay_seconds is None else request.delay_seconds
         request = replace(request, delay_seconds=delay)
         async with self.catalogue.disk.turn(request.dataset):
@@ -174,12 +173,12 @@ class Store(DatasetKind):
             if known is not None and known.failure is None:
                 dataset, _ = self.catalogue.create(request, stored)
             else:
-                known, dataset = None, await self._made(request, layout, stored)
+                known, dataset = None, await self._made(request, stored)
         changelog = self.of(dataset)
         await self._emit_from(changelog, make=True)
         return dataset, known is None
 
-    async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
+    async def _made(self, request: CreateRequest, stored: SchemaMessage) -> Dataset:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored, lasting=True)
         assert request.delay_seconds is not None
@@ -191,12 +190,9 @@ class Store(DatasetKind):
             request.delay_seconds,
             request.lease_seconds,
         )
-        disk = self.catalogue.disk
-        records = ChangelogRecords(disk.records or NoDatabase(), disk.pool)
         # In a thread: a rule's first use may import libraries.
-        changelog = await in_thread(self.threads, self.changelog_of, declared, layout, request.keep, records)
+        changelog = await in_thread(self.threads, self.changelog_of, declared)
         self._check_emitted(changelog)
-        self._count(changelog)
 
         def take_name() -> None:
             # Datasets that are not durable take names without the turn.
@@ -207,7 +203,7 @@ class Store(DatasetKind):
             self.catalogue.install(dataset)
 
         try:
-            await records.create(declared, wall_time(changelog.timeline.last), take_name)
+            await changelog.records.create(declared, wall_time(changelog.timeline.last), take_name)
         except DiskTrouble as trouble:
             raise Unavailable(
                 f"dataset {request.dataset!r} cannot be created: {trouble}; try again when the disk works",
@@ -271,37 +267,26 @@ class Store(DatasetKind):
                 await self._emit_from(changelog, make=False)
             self.wake(changelog)
 
-    def changelog_of(
-        self, declared: DeclaredChangelog, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
-    ) -> Changelog:
-        """A changelog without its runs. Raises as :func:`make_rule`."""
+    def changelog_of(self, declared: DeclaredChangelog) -> Changelog:
+        """A changelog without rows. Raises OutOfBudget, and as :class:`Layout` and :func:`make_rule`."""
+        disk, metadata, name = self.catalogue.disk, self.catalogue.budget.metadata, declared.dataset
+        keep = None if declared.keep is None else KeepRule.parse(declared.keep)
+        layout = Layout(SchemaMessage(declared.schema).schema, keep)
+        assert disk.folder is not None  # it is set before the server listens
+        header = FileHeader(disk.folder.owner, name, declared.generation, Kind.CHANGELOG.value, disk.lasting)
         return Changelog(
             declared,
             layout,
             make_rule(keep, layout.schema),
-            records,
-            self.folder_of(declared),
-            metadata=self.catalogue.budget.metadata,
+            ChangelogRecords(disk.records or NoDatabase(), disk.pool),
+            RunFolder(disk.folder, header, disk.pool, disk.disposal.delete),
+            room=metadata.reserve(CHANGELOG_BYTES, f"changelog {name!r}", dataset=name),
+            metadata=metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
         )
 
-    def folder_of(self, declared: DeclaredChangelog) -> RunFolder:
-        disk = self.catalogue.disk
-        assert disk.folder is not None  # it is set before the server listens
-        header = FileHeader(
-            disk.folder.owner, declared.dataset, declared.generation, Kind.CHANGELOG.value, disk.lasting
-        )
-        return RunFolder(disk.folder, header, disk.pool, disk.disposal.delete)
-
-    def _count(self, changelog: Changelog) -> None:
-        changelog.room = self.catalogue.budget.metadata.reserve(
-            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
-        )
-
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
-        if changelog.room is None:
-            self._count(changelog)
         if changelog.records.row is not None:
             dataset.on_disk = self.catalogue.on_disk()
             dataset.on_disk.commit(changelog.records.row, [changelog.records])

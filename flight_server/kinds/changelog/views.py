@@ -1,12 +1,17 @@
 """View: a changelog's contents at one moment, and their reads.
 
 A view never changes, so readers work on it in threads while commits go on. All methods block.
+
+Large keys
+    A hash that is too large for a slice is read in pieces (``large_keys``). Between two of them the read holds the
+    hash's parts of the runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,16 +20,15 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, unique
 
 from .contents import Contents, Source
-from .folding import deltas, snapshot
-from .large_keys import folded
-from .rules import Rule
+from .deletes import living
+from .folding import PieceTotals, copies, deltas, kept_at
+from .large_keys import in_pieces, pieces, tombstones_of
+from .rules import Kept, Rule
 from .runs import MAX_HASH, Layout, MemoryRun, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
 SLICE_BYTES = 8 << 20
-FOLDED_BYTES = 3 * SLICE_BYTES
-"""So much of a large key is held without being asked for; see ``large_keys``."""
 MAX_LOOKED_AT_ROWS = 1 << 20
 
 
@@ -35,14 +39,16 @@ class ViewPart:
     Args:
         rows: None at the beginning.
         low: the next hash.
-        high, given: the last hash of a range of which so many rows were given: a row that is there many times takes
+        high, passed: the last hash of a range of which so many rows were read: a row that is there many times takes
             several parts.
+        pieces: the rows that follow of a large key.
     """
 
     rows: pa.RecordBatch | None = None
     low: int = 0
     high: int | None = None
-    given: int = 0
+    passed: int = 0
+    pieces: Iterator[pa.RecordBatch] | None = None
 
     @property
     def left(self) -> bool:
@@ -73,30 +79,34 @@ class View:
         row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
         return max(MIN_SLICE_ROWS, min(SLICE_ROWS, self.slice_bytes // row_bytes))
 
-    def part(self, after: int | None, upto: int, before: ViewPart, key_bytes: int = 0) -> ViewPart:
+    def part(self, after: int | None, upto: int, before: ViewPart) -> ViewPart:
         """The rows that follow ``before`` in the collection at the version ``upto`` or, if ``after`` is not None, in
         its changes between these versions, consolidated, with ``_diff``; there may be none.
 
         Args:
             before: a part of any view of the changelog, for the same versions.
-            key_bytes: how much of one key may be held, beside what a slice takes.
-
-        Raises:
-            TooLarge: a key has more.
         """
+        if before.pieces is not None:
+            rows = next(before.pieces, None)
+            if rows is not None:
+                return replace(before, rows=rows)
+            none = Updates.empty(self.layout)
+            rows = none.rows if after is None else with_diffs(self.layout, none.rows, none.diffs)
+            return ViewPart(rows, before.low + 1)
         if after is not None:
-            updates, low = self._changed_part(after, upto, before.low, key_bytes)
+            updates, low = self._changed_part(after, upto, before.low, all_updates=False)
+            if updates is None:
+                return self.part(after, upto, ViewPart(low=low, pieces=self._large_key(low, after, upto)))
             return self._deltas(updates, after, upto, low)
         runs = self._runs_upto(upto)
-        step, low, high, large = self.slice_rows, before.low, before.high, True
+        step, low, high = self.slice_rows, before.low, before.high
         if high is None:
             high, large = slice_end(runs, step, low, 2 * self.slice_bytes)
-        if large and low == high:
-            updates = self._fold(runs, low, upto, upto, key_bytes)
-        else:
-            updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
-        rows, left = snapshot(updates, upto, self.rule, before.given, step)
-        return ViewPart(rows, low, high, before.given + rows.num_rows) if left else ViewPart(rows, high + 1)
+            if large:
+                return self.part(None, upto, ViewPart(low=low, pieces=self._large_key(low, None, upto)))
+        updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
+        rows, left = copies(kept_at(updates, upto, self.rule), before.passed, step)
+        return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
         """All of the changes, if they are read in about a millisecond: everything is in memory, and no more rows and
@@ -120,7 +130,8 @@ class View:
         """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""
         low = 0
         while low <= MAX_HASH:
-            updates, low = self._changed_part(after, upto, low, None)
+            updates, low = self._changed_part(after, upto, low, all_updates=True)
+            assert updates is not None
             yield updates
 
     def _runs_upto(self, version: int) -> list[Source]:
@@ -130,9 +141,11 @@ class View:
         kept = deltas(updates, after, upto, self.rule)
         return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
 
-    def _changed_part(self, after: int, upto: int, low: int, key_bytes: int | None) -> tuple[Updates, int]:
-        """The updates of the next changed keys, and the hash behind them. Of a large key, if ``key_bytes`` limits the
-        held bytes, the updates that stand for them from ``after`` on.
+    def _changed_part(
+        self, after: int, upto: int, low: int, *, all_updates: bool
+    ) -> tuple[Updates | None, int]:
+        """The updates of the next changed keys, and the hash behind them. Unless all updates are asked for, those that
+        decide; and of a large key None, and its hash.
         """
         runs = self._runs_upto(upto)
         new = [run for run in runs if run.last_version > after]
@@ -143,9 +156,9 @@ class View:
             fitting = max(1, int(np.searchsorted(sizes, limit_bytes, "right")))
             if fitting < len(hashes):
                 hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
-            if key_bytes is not None and sizes[fitting - 1] > limit_bytes:
-                return self._fold(runs, int(hashes[0]), after, upto, key_bytes), low
-        if key_bytes is None:
+            if not all_updates and sizes[fitting - 1] > limit_bytes:
+                return None, int(hashes[0])
+        if all_updates:
             return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
         return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
 
@@ -163,16 +176,33 @@ class View:
 
         return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
 
-    def _fold(self, runs: list[Source], hash_: int, since: int, upto: int, key_bytes: int) -> Updates:
-        return folded(
-            self.layout,
-            [run.parts_between(hash_, hash_) for run in runs],
-            since,
-            upto,
-            self.rule,
-            piece_bytes=SLICE_BYTES,
-            limit_bytes=max(key_bytes, FOLDED_BYTES),
-        )
+    def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a hash that is read in pieces; as of :meth:`part`."""
+        layout, rule, step = self.layout, self.rule, self.slice_rows
+        parts = [run.parts_between(hash_, hash_) for run in self._runs_upto(upto)]
+        since = upto if after is None else after
+        made = partial(pieces, layout, parts, since, upto, self.slice_bytes)
+        if after is None:
+            for kept in in_pieces(
+                made, rule.rounds, lambda piece, totals: kept_at(piece, upto, rule, totals)
+            ):
+                start, left = 0, kept is not None
+                while left:
+                    assert kept is not None
+                    rows, left = copies(kept, start, step)
+                    start += rows.num_rows
+                    yield rows
+            return
+        tombstones = tombstones_of(layout, parts, upto)
+
+        def changes(piece: Updates, totals: PieceTotals | None) -> Kept:
+            # Any of the key's tombstones may delete rows of this piece.
+            whole = Updates.joined(layout, [living(piece)[0], tombstones]) if len(tombstones) else piece
+            return deltas(whole, since, upto, rule, totals)
+
+        for kept in in_pieces(made, rule.rounds, changes):
+            if kept is not None:
+                yield with_diffs(layout, kept.rows, kept.counts)
 
 
 def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> pa.RecordBatch:
@@ -216,19 +246,19 @@ def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: i
 
 
 def _changed_hashes(
-    runs: Sequence[Source], after: int, upto: int, low: int, wanted: int
+    runs: Sequence[Source], after: int, upto: int, low: int, count: int
 ) -> tuple[Hashes, int]:
-    """About ``wanted`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
+    """About ``count`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
 
     They are looked for in ever larger ranges, so a few changed keys among many are found in few steps.
     """
-    found, rows = np.zeros(0, np.uint64), wanted
-    while low <= MAX_HASH and len(found) < wanted:
+    hashes, rows = np.zeros(0, np.uint64), count
+    while low <= MAX_HASH and len(hashes) < count:
         high = range_end(runs, rows, low)
         changed = [run.changed(after, upto, low, high) for run in runs]
-        found = np.concatenate([found, unique(*changed)])
+        hashes = np.concatenate([hashes, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
-    return (found, low) if len(found) <= wanted else (found[:wanted], int(found[wanted - 1]) + 1)
+    return (hashes, low) if len(hashes) <= count else (hashes[:count], int(hashes[count - 1]) + 1)
 
 
 def _rows_below(runs: Sequence[Source], hash_: int, total: int) -> int:

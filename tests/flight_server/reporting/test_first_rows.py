@@ -223,6 +223,7 @@ def test_a_failed_dataset_says_why_and_shows_its_columns(
     assert answer["failure"].endswith("write it again")
     assert statistics(client, "broken")["failure"] == answer["failure"]
     assert (len(answer["columns"]), answer["rows"]) == (3, [])
+    assert answer["note"] == "of a partition that has failed no rows are kept"
 
 
 def test_a_source_is_not_pulled_for_it(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_retention_does_not_count_it(server: ServerProcess, client: flight.Fligh
     for _ in range(3):
         assert len(ask(server, "once")["rows"]) == 10
     assert read(client, "once").num_rows == 10
-    eventually(lambda: ask(server, "once")["note"], "its rows were released, for their readers have them")
+    eventually(lambda: ask(server, "once")["note"], "it has no rows here, or retention has released them")
 
 
 def test_a_principal_that_may_not_read_sees_no_rows(tmp_path: Path) -> None:
@@ -291,7 +292,10 @@ async def test_one_that_gets_no_room_says_so_and_holds_nothing(
     monkeypatch.setattr(module, "READ_SECONDS", 0.05)
     held = node.budget.sends.reserve(node.budget.sends.limit_bytes or 0)
     answer = await first_rows(node.reads, node.kinds, dataset, "test")
-    assert (answer["rows"], answer["note"]) == ([], "no rows within 0.05 s: the server is busy; ask again")
+    assert (answer["rows"], answer["note"]) == (
+        [],
+        "no further row came within 0.05 s: the server is busy; ask again",
+    )
     assert not node.delivery.readers
     held.free()
     assert node.budget.sends.used_bytes == 0

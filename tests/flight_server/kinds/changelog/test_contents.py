@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from flight_server.kinds.changelog.contents import Bases, Contents, Range
-from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
+from flight_server.kinds.changelog.runs import MAX_HASH, Layout, Updates
 from tests.support import changelogs
 from tests.support.run_rows import memory_run
 from tests.support.server_process import ServerProcess
@@ -21,7 +22,8 @@ LAYOUT = Layout(pa.schema([("a", pa.int8())]), None)
 KEYS = 40_000
 
 
-def run_of(hashes: np.ndarray) -> MemoryRun:
+def run_of(hashes: np.ndarray) -> Any:
+    """A run in memory, which answers as the file of a base does."""
     each = np.sort(hashes)
     ones = np.ones(len(each), np.int64)
     rows = pa.RecordBatch.from_arrays([pa.array(ones.astype(np.int8))], schema=LAYOUT.schema)

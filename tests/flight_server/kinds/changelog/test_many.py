@@ -102,7 +102,7 @@ def test_a_dropped_changelog_is_not_held_until_its_delay_ends(directory: Path) -
         engine.changelog.delay_seconds = 3600.0
         engine.run(commit(engine, NAME))
         engine.run(settle(engine))
-        assert len(engine.store.compactor._later) == 1
+        assert len(engine.store.compactor._entries) == 1
         engine.run(engine.catalogue.remove(NAME))
         engine.run(settle(engine))
         engine.store.expire_holds()
