@@ -3,29 +3,42 @@
 # The tag is not pinned to a digest on purpose: a rebuild takes the base image's security fixes, while every
 # Python package is the version of requirements-dev.lock.
 
-FROM python:3.11-slim AS build
+# Debian 12, whose Java is 17, with which the tests run. A tag without the release moves on to the next Debian.
+FROM python:3.11-slim-bookworm AS base
+
+FROM base AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
-    PIP_NO_CACHE_DIR=1
+    PIP_NO_CACHE_DIR=1 \
+    UV_COMPILE_BYTECODE=1 \
+    UV_NO_CACHE=1
 WORKDIR /src
 COPY requirements-dev.lock ./
-# As constraints, so that only what an image needs is installed of all that is locked. Hashes would ask for a
-# hash of our own wheel too, which is built here.
-RUN sed -n 's/^\([a-zA-Z0-9._-]*==.*[^ ]\) *\\$/\1/p' requirements-dev.lock > constraints.txt \
-    && pip install --constraint constraints.txt hatchling
-COPY pyproject.toml LICENSE README.md ./
+# By pip only uv, of the lock's version. For uv the lock is a constraint: of what it names an image gets what it needs.
+RUN awk '/^[^ #]/ { of_uv = /^uv==/ } of_uv' requirements-dev.lock > uv.lock \
+    && pip install --require-hashes --requirement uv.lock
+COPY pyproject.toml ./
+
+FROM build AS wheel
+RUN uv pip install --python /usr/local/bin/python --constraint requirements-dev.lock hatchling
+COPY LICENSE README.md ./
 COPY flight_server flight_server
 COPY spark_client spark_client
-RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels .
+# With uv beside it, which the images do not have.
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir wheels . \
+    && cp "$(command -v uv)" wheels
 
+# These two know no source, so that their layers stay until a dependency changes.
 FROM build AS spark-packages
-RUN python -m venv /opt/flight-spark \
-    && /opt/flight-spark/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server,spark]"
+RUN uv venv /opt/flight-spark \
+    && uv pip install --python /opt/flight-spark --require-hashes --constraint requirements-dev.lock \
+        --requirement pyproject.toml --extra server --extra spark
 
 FROM build AS server-packages
-RUN python -m venv /opt/flight-server \
-    && /opt/flight-server/bin/pip install --constraint constraints.txt "$(echo wheels/*.whl)[server]"
+RUN uv venv /opt/flight-server \
+    && uv pip install --python /opt/flight-server --require-hashes --constraint requirements-dev.lock \
+        --requirement pyproject.toml --extra server
 
-FROM python:3.11-slim AS spark
+FROM base AS spark
 # tini ends with Java, and takes the exit of what executors started. Versions are those of Debian's release: a rebuild
 # takes its security fixes.
 # hadolint ignore=DL3008
@@ -40,6 +53,8 @@ COPY --from=spark-packages /opt/flight-spark /opt/flight-spark
 # PySpark's package has what a distribution of Spark has, in a folder whose name has Python's version.
 RUN ln -s /opt/flight-spark/lib/python3*/site-packages/pyspark/* /opt/spark/ \
     && mkdir /opt/spark/conf
+RUN --mount=from=wheel,source=/src/wheels,target=/mnt \
+    /mnt/uv pip install --python /opt/flight-spark --no-deps --no-cache --compile-bytecode /mnt/*.whl
 COPY deploy/spark_entry.py /opt/spark_entry.py
 ENV PATH=/opt/flight-spark/bin:$PATH \
     JAVA_HOME=/usr/lib/jvm/default-java \
@@ -54,12 +69,14 @@ VOLUME /var/lib/spark
 ENTRYPOINT ["tini", "-s", "--", "python", "/opt/spark_entry.py"]
 
 # The last one is what is built without a --target.
-FROM python:3.11-slim AS server
-# Numeric ids: Kubernetes checks runAsNonRoot by number.
-RUN groupadd --system --gid 10001 flight \
-    && useradd --system --uid 10001 --gid flight --no-create-home --shell /usr/sbin/nologin flight \
+FROM base AS server
+# Numeric ids: Kubernetes checks runAsNonRoot by number. Not --system, whose numbers end at 999.
+RUN groupadd --gid 10001 flight \
+    && useradd --uid 10001 --gid flight --no-create-home --shell /usr/sbin/nologin flight \
     && install --directory --owner=flight --group=flight --mode=0750 /var/lib/flight-server
 COPY --from=server-packages /opt/flight-server /opt/flight-server
+RUN --mount=from=wheel,source=/src/wheels,target=/mnt \
+    /mnt/uv pip install --python /opt/flight-server --no-deps --no-cache --compile-bytecode /mnt/*.whl
 COPY deploy/health_check.py /opt/flight-server/health_check.py
 ENV PATH=/opt/flight-server/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
@@ -73,6 +90,7 @@ VOLUME /var/lib/flight-server
 EXPOSE 8815 8816
 # Starts a drain; give the container longer to stop than drain_grace_seconds.
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
+# A Python starts for each: on a busy host that alone takes longer than the server's answer.
+HEALTHCHECK --interval=10s --timeout=30s --start-period=60s --retries=3 \
     CMD ["python", "/opt/flight-server/health_check.py"]
 ENTRYPOINT ["flight-server"]

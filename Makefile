@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test long compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules image lint bench rooms dist audit lock clean
+.PHONY: help demo test long compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -38,14 +38,14 @@ test: ## Check style and types, then run every test
 			--no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
-# What tests/test_image.py does is `make image`.
-long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --ignore=tests/test_image.py --durations=50
+long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --durations=50
 long: $(PROJECT) ## Run the tests that are rare or take long, and every property with many examples
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
 			-m "spark and (long or hypothesis)" && \
 		$(LONG) -n 2 --dist load -m "load and long" tests/load
+	@if $(BIN)/python -m tests.support.container_engine --install; then $(MAKE) --no-print-directory containers; fi
 
 # Once, beside the checks of style and types, and not in four processes at once.
 compiled: $(PROJECT)
@@ -98,10 +98,10 @@ fuzz-schedules: $(PROJECT) ## Run the driver's logic in simulated clusters, each
 	@$(BIN)/pytest $(UNTIMED) --schedules-seconds $(SECONDS) --schedules-seed $(SEED) --capture=no -k random_schedules \
 		tests/spark_client/servers/test_simulated.py
 
-# Debian, which the steps begin with, stays in build/images.
-image: $(PROJECT) ## Carry out the Dockerfile's steps in a Debian made from nothing, and start the images (needs root)
-	@$(BIN)/python -m tests.support.image_root --install
-	@$(BIN)/pytest $(UNTIMED) --long --capture=no tests/test_image.py
+# What an engine of their own has built stays in build/containers, for the next run.
+containers: $(PROJECT) ## Build both images, and run Compose with its job and servers on an engine of containers
+	@$(BIN)/python -m tests.support.container_engine --install
+	@$(BIN)/pytest $(UNTIMED) --capture=no -m containers tests/containers
 
 lint: $(PROJECT) ## Check style and types
 	$(BIN)/ruff check .

@@ -3,6 +3,8 @@
 It asks ``/readyz`` at the port of ``FLIGHT_SERVER_HTTP_PORT`` (8816), in plain text or TLS as the server has it; the
 certificate, which names no loopback, is not checked. Where nothing answers there, as with ``--http-port -1``, it asks
 gRPC's health protocol at the port of ``FLIGHT_SERVER_PORT`` (8815), in plain text.
+
+Each of the three answers has ``DEADLINE_SECONDS``. The rest of the Dockerfile's 30 s is for Python's start, and gRPC's.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import ssl
 import sys
 
-DEADLINE_SECONDS = 2.0
+DEADLINE_SECONDS = 6.0
 
 
 def main() -> int:

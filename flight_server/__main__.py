@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from flight_server.host import shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's libraries
+try:
+    from flight_server.host import machine, shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's
+except ModuleNotFoundError as error:
+    sys.exit(f"flight-server: there is no package {error.name}: install the wheel with its extra server")
 
 # isort: split
 import structlog
@@ -37,6 +40,8 @@ _METAVARS = (
     ("_prefix", "PREFIX"),
 )
 _PARSED = (bool, int, float)  # by typer; the model parses all other types from text
+
+_log = structlog.get_logger("flight_server")
 
 
 def _configure_logs(settings: config.Settings) -> None:
@@ -86,7 +91,6 @@ async def _serve(settings: config.Settings, announce: Callable[[Server], None], 
 
 def _serve_one(settings: config.Settings, announce: Callable[[Server], None]) -> int:
     """Serve in this process until the server has drained; the exit code."""
-    _configure_logs(settings)
     tuned = allocator.tune(int(settings.memory_limit))
     try:
         shorten_pauses()
@@ -152,11 +156,12 @@ def serve(config_file: Path | None, **given: Any) -> None:
         if settings.tls_cert is not None:
             Certificates(settings)  # wrong ones end the start here, of all workers
         _check_token_file(settings)
+        _configure_logs(settings)
+        _compare_memory(settings)
         if settings.worker_count > 1:
             # Imported here: with one worker nothing else needs multiprocessing.
             from flight_server.supervisor import Supervisor  # noqa: PLC0415  # as said above
 
-            _configure_logs(settings)
             supervisor = Supervisor(settings, _serve_one, lambda ready: _announce(ready, settings.log_format))
     except ValidationError as error:
         raise typer.Exit(_say(_EXIT_USAGE, *config.explained(error))) from None
@@ -173,6 +178,18 @@ def _check_token_file(settings: config.Settings) -> None:
         Authenticator(settings.token, settings.token_file)
     except TokenFileRefused as refused:
         raise ValueError(f"--token-file: {refused}") from None
+
+
+def _compare_memory(settings: config.Settings) -> None:
+    """Warn of a memory limit that this process cannot reach."""
+    memory_bytes = machine.memory_bytes()
+    if settings.memory_limit > memory_bytes:
+        _log.warning(
+            "memory_limit_too_high",
+            memory_limit_bytes=int(settings.memory_limit),
+            memory_bytes=memory_bytes,
+            reason="the container or machine has less memory, and the kernel ends the server when that is used up",
+        )
 
 
 def _say(code: int, *sentences: str) -> int:

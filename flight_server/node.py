@@ -17,7 +17,7 @@ from flight_server.concurrency import Background, LoopLag, Running, Waits
 from flight_server.config import Settings
 from flight_server.datasets import Catalogue, Counters
 from flight_server.kinds import Kinds, ShuffleKind, StreamKind
-from flight_server.kinds.changelog import ChangelogKind, Store, VersionAppends
+from flight_server.kinds.changelog import ChangelogKind
 from flight_server.kinds.source import Pulling, SourceKind
 from flight_server.lanes.grpc import Actions, FlightService, PendingReads
 from flight_server.lanes.http import HttpOptions, HttpServer
@@ -116,7 +116,7 @@ class Node:
             self.counters,
             deadline_seconds=settings.budget_deadline_seconds,
         )
-        self.changelogs = Store(
+        self.changelogs = ChangelogKind(
             self.catalogue,
             self.background,
             self.waits,
@@ -124,6 +124,7 @@ class Node:
             max_lag_seconds=settings.hold_lag_seconds,
             max_message_bytes=self.max_message_bytes,
         )
+        self.changelogs.take_appends(self.admission)
         self.pulling = Pulling(
             self.admission,
             self.background,
@@ -138,15 +139,12 @@ class Node:
             full_validation=settings.full_validation,
             keepalive_seconds=settings.keepalive_seconds,
         )
-        appends = VersionAppends(
-            self.changelogs, self.admission, self.background, max_message_bytes=self.max_message_bytes
-        )
         self.kinds = Kinds(
             {
                 Kind.STREAM: StreamKind(self.durability),
                 Kind.SHUFFLE: ShuffleKind(self.durability, lambda: self.locations.known),
                 Kind.SOURCE: SourceKind(self.catalogue, self.pulling),
-                Kind.CHANGELOG: ChangelogKind(self.changelogs, appends),
+                Kind.CHANGELOG: self.changelogs,
             }
         )
         self.puts = PutReceiver(

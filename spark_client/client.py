@@ -264,7 +264,7 @@ class ShuffleClient(DatasetCalls, Closable):
     # Spark.
 
     def ship(self, spark: SparkSession) -> None:
-        """Send the package to executors that lack it, once before the session's first job. Twice is fine."""
+        """Send the package to executors that lack it, before the session's first job. Calling it twice is fine."""
         from spark_client.executors import ship  # noqa: PLC0415 - as above
 
         self._open()
@@ -274,7 +274,7 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def register(self, spark: SparkSession) -> None:
         """Register the source ``flight`` in the session, with this client's server, credentials and settings for the
-        options that are not given. Twice is fine; of several clients the last one counts.
+        options that are not given. Calling it twice is fine; of several clients the last one counts.
 
         A source that was registered before the package was shipped by hand does not find it: register it again.
         """
@@ -466,7 +466,7 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def close(self) -> None:
         """Drop the client's results and broadcasts, end threads, connections, embedded server and those in executors.
-        Twice is fine. What a server that does not answer holds ends with its lease.
+        Calling it twice is fine. What a server that does not answer holds ends with its lease.
         """
         with self._lock:
             self._closed = True

@@ -231,16 +231,17 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for long runs; then what is quick runs first and load tests last, else in random order.
+    """Leave out what is for long runs, or for an engine of containers; then what is quick runs first and load tests
+    last, else in random order.
 
     Of the tests of Spark those that are ``TOGETHER`` come first, and then the slow ones: the others would wait for a
     process that began with them last. Files that can share a Spark context follow each other. A worker begins with two
     load tests: a long one and one of the shortest.
     """
-    if not config.getoption("--long"):
-        long = [item for item in items if item.get_closest_marker("long")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    asked = {"long": config.getoption("--long"), "containers": config.getoption("markexpr") == "containers"}
+    for marker in (each for each, is_asked in asked.items() if not is_asked):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
+        items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
     def rank(item: pytest.Item) -> tuple[bool, bool, int, bool, str]:
         load, spark, slow = (item.get_closest_marker(name) is not None for name in ("load", "spark", "slow"))

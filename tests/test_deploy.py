@@ -18,6 +18,7 @@ from pydantic import ByteSize, TypeAdapter
 
 from flight_server.config import Settings, load
 from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from flight_server.supervisor import shares
 from tests.support.certificates import self_signed
 from tests.support.dockerfile import stages
 from tests.support.polling import eventually
@@ -26,12 +27,16 @@ from tests.support.server_process import ROOT, ServerProcess
 DEPLOY = ROOT / "deploy"
 # What the process may need beside its memory limit.
 HEADROOM_BYTES = 512 << 20
+# What it may take to stop after its drain.
+STOPPING_SECONDS = 30
+README = (DEPLOY / "README.md").read_text()
 BIN = Path(sys.executable).parent
 PREFIX = Settings.model_config["env_prefix"]
 
 
 STAGES = stages(ROOT / "Dockerfile")
 IMAGE = STAGES["server"]
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
 
 
 def checked(command: list[str | Path]) -> None:
@@ -42,6 +47,10 @@ def checked(command: list[str | Path]) -> None:
 
 def size_bytes(text: str) -> int:
     return TypeAdapter(ByteSize).validate_python(text)
+
+
+def seconds(text: str) -> float:
+    return float(text.removesuffix("s"))
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +95,44 @@ def test_the_image_runs_the_server_directly_and_not_as_root() -> None:
         user = image.last("USER").split(":")[0]
         assert user.isdecimal()
         assert user != "0"
+
+
+def test_the_base_image_is_of_one_release_of_debian() -> None:
+    (base,) = {stage.base for stage in STAGES.values()} - STAGES.keys()
+    assert base == "python:3.11-slim-bookworm"
+
+
+def test_the_images_install_what_the_lock_names_by_its_hashes() -> None:
+    for name in ("server-packages", "spark-packages"):
+        (install,) = (rest for word, rest in STAGES[name].instructions if word == "RUN")
+        assert "uv pip install" in install
+        assert "--require-hashes --constraint requirements-dev.lock" in install
+    for image in (IMAGE, STAGES["spark"]):
+        installs = [rest for _, rest in image.instructions if "pip install" in rest]
+        assert [("--no-deps" in each, each.endswith("/mnt/*.whl")) for each in installs] == [(True, True)]
+
+
+def test_the_images_add_users_without_a_warning_of_useradd() -> None:
+    for image in (IMAGE, STAGES["spark"]):
+        (run,) = (rest for word, rest in image.instructions if word == "RUN" and "useradd" in rest)
+        user = int(image.last("USER").split(":")[0])
+        # SYS_UID_MAX of Debian.
+        assert ("--system" in run) == (user <= 999)
+
+
+def test_the_health_check_ends_by_itself_before_it_is_ended() -> None:
+    check = IMAGE.last("HEALTHCHECK")
+    options = dict(re.findall(r"--([a-z-]+)=(\w+)", check))
+    deadline_seconds = runpy.run_path(str(DEPLOY / "health_check.py"))["DEADLINE_SECONDS"]
+    # HTTP, HTTPS and gRPC; the rest is for Python's start.
+    assert 3 * deadline_seconds <= 0.6 * seconds(options["timeout"])
+    assert seconds(options["start-period"]) >= 60
+
+
+def test_the_workflow_builds_each_image_once() -> None:
+    commands = [step["run"] for step in WORKFLOW["jobs"]["deploy"]["steps"] if "run" in step]
+    builds = [command for command in commands if command.startswith("docker build")]
+    assert len(builds) == len(set(builds)) == 2
 
 
 def test_what_the_image_copies_exists_and_is_sent_to_the_build() -> None:
@@ -136,14 +183,59 @@ def test_in_compose_each_client_of_the_server_has_its_token(composed: dict[str, 
         "grafana"
     ]
     assert f"cat {path}" in services["flight-server"]["entrypoint"][2]
+    assert f"cat {path}" in services["flight-token"]["entrypoint"][2]
     assert f"spark.flight.shuffle.tokenFile={path}" in services["job"]["command"]
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
     assert job["authorization"]["credentials_file"] == path
 
 
-def test_compose_publishes_ports_to_its_own_machine_alone(composed: dict[str, Any]) -> None:
-    for service in composed["services"].values():
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+@pytest.mark.parametrize(
+    ("token", "exit_code"),
+    [("secret", 0), ("", 1), (None, 1)],
+    ids=["a token", "an empty file", "a file that cannot be read"],
+)
+@pytest.mark.parametrize("service", ["flight-token", "flight-server"])
+def test_without_its_token_compose_ends_with_a_reason(
+    service: str, token: str | None, exit_code: int, composed: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    if token is not None:
+        path.write_text(token)
+    program = tmp_path / "flight-server"
+    # As the server, which refuses an empty one.
+    program.write_text('#!/bin/sh\ntest -n "$FLIGHT_SERVER_TOKEN" || { echo no token >&2; exit 1; }\n')
+    program.chmod(0o755)
+    command = [
+        each.replace("$$", "$").replace("/run/secrets/flight-token", str(path))
+        for each in composed["services"][service]["entrypoint"]
+    ]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == exit_code
+    assert bool(done.stderr) == bool(exit_code)
+
+
+def test_no_server_is_started_without_a_token(composed: dict[str, Any], compose: dict[str, Any]) -> None:
+    assert compose["depends_on"] == {"flight-token": {"condition": "service_completed_successfully"}}
+    assert "restart" not in composed["services"]["flight-token"]
+
+
+def test_compose_publishes_ports_to_its_own_machine_alone_and_each_can_be_another(
+    composed: dict[str, Any],
+) -> None:
+    published = [port for service in composed["services"].values() for port in service.get("ports", [])]
+    found = [re.fullmatch(r"127\.0\.0\.1:\$\{([A-Z_]+):-([0-9]+)\}:([0-9]+)", port) for port in published]
+    assert all(found)
+    assert all(port[2] == port[3] for port in found if port)
+    names = {port[1] for port in found if port}
+    assert len(names) == len(published)
+    opening = (DEPLOY / "compose.yaml").read_text().split("\nname:")[0]
+    assert names == set(re.findall(r"[A-Z]+(?:_[A-Z]+)*_PORT", opening))
+
+
+def test_the_spark_master_of_compose_takes_no_programs_over_http(composed: dict[str, Any]) -> None:
+    options = composed["services"]["spark-master"]["environment"]["SPARK_MASTER_OPTS"]
+    assert options == "-Dspark.master.rest.enabled=false"
 
 
 def test_the_spark_image_becomes_what_its_arguments_name() -> None:
@@ -186,12 +278,16 @@ def test_the_spark_image_is_an_executor_by_the_variables_that_spark_sets() -> No
 def test_the_container_of_compose_has_room_beside_the_memory_limit(
     compose: dict[str, Any], example: Settings
 ) -> None:
-    assert "flight-server" in example.allowed_hosts
+    assert compose["hostname"] in example.allowed_hosts
     assert size_bytes(compose["mem_limit"].replace("g", "GiB")) >= example.memory_limit + HEADROOM_BYTES
 
 
 def test_compose_waits_for_the_drain(compose: dict[str, Any], example: Settings) -> None:
-    assert float(compose["stop_grace_period"].removesuffix("s")) > example.drain_grace_seconds
+    grace_seconds = example.drain_grace_seconds + STOPPING_SECONDS
+    assert seconds(compose["stop_grace_period"]) == grace_seconds
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    for text in (README, workflow):
+        assert re.findall(r"docker stop(?: -\S+)? ?(\d*)", text) == [f"{grace_seconds:g}"]
 
 
 def test_compose_mounts_what_the_example_names(compose: dict[str, Any], example: Settings) -> None:
@@ -213,6 +309,21 @@ def test_the_executors_have_shared_memory_for_broadcasts() -> None:
 def test_prometheus_scrapes_the_http_port() -> None:
     (job,) = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())["scrape_configs"]
     assert job["static_configs"][0]["targets"] == [f"flight-server:{DEFAULT_HTTP_PORT}"]
+
+
+def test_the_page_names_the_ports_of_workers_that_prometheus_scrapes() -> None:
+    ports = [share.http_port for share in shares(load({"workers": 3, "memory_limit": "1GiB"}))]
+    named = re.search(r"scrape all N, by default (.*?) and so on", README, re.DOTALL)
+    assert named is not None
+    assert [int(port) for port in re.findall(r"host:(\d+)", named[1])] == ports
+
+
+def test_the_page_builds_the_image_that_the_chart_asks_for() -> None:
+    chart = yaml.safe_load((DEPLOY / "helm" / "flight-shuffle" / "Chart.yaml").read_text())
+    repository = re.search(r"--set image\.repository=(\S+)", README)
+    assert repository is not None
+    assert f"docker build --tag {repository[1]}:{chart['appVersion']} ." in README
+    assert f"docker push {repository[1]}:{chart['appVersion']}" in README
 
 
 @pytest.mark.parametrize("way", ["http", pytest.param("tls", marks=pytest.mark.long), "grpc"])

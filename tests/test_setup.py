@@ -1,4 +1,6 @@
-"""What `make` does first: find a Python, a Java and a browser that will do, or say in a sentence what to install."""
+"""What `make` does first: find a Python, a Java, a browser and an engine of containers that will do, or say in a
+sentence what to install.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import browser, debian, java
+from tests.support import browser, container_engine, debian, java
 from tests.support.server_process import ROOT
 
 MAKE_VENV = ROOT / "tests" / "support" / "make_venv.sh"
@@ -132,6 +134,26 @@ def test_debians_browser_is_installed_where_there_is_none(
     assert browser.main() == 0
     assert browser.find() == str(chromium)
     assert browser.MISSING not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("user", "lacks"), [(1000, "root"), (0, "dockerd, iptables-save, debootstrap")])
+def test_without_an_engine_of_containers_one_sentence_says_what_is_missing(
+    user: int, lacks: str, no_java: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    reason = container_engine.missing()
+    assert reason is not None
+    assert f"to start one needs {lacks}" in reason
+    assert len(reason.splitlines()) == 1
+
+
+def test_an_engine_without_compose_is_not_enough(
+    no_java: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path / "nothing" / "docker", 'test "$1" = version')
+    reason = container_engine.missing()
+    assert reason is not None
+    assert "has no Compose" in reason
 
 
 def test_a_python_that_is_too_old_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ _TABLE = (
     Operation("GET /v1/datasets", None, SEEN),
     Operation("GET /v1/statistics", None, SEEN, "as the action"),
     Operation("GET /v1/why", None, SEEN),
+    Operation("GET /v1/rows", READ, DATASET),
     Operation("GET /v1/history", READ, SERVER, "or `admin`"),
     Operation("GET /metrics", READ, SERVER, "or `admin`"),
     Operation("GET /healthz", OPEN, NOTHING),

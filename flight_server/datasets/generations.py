@@ -208,7 +208,8 @@ def stale(name: str, generation: str, started: str, *, here: bool, ended: Ending
 
 def _facts(name: str, generation: str | None, started: str, *, here: bool) -> dict[str, str | bool | None]:
     earlier = not here and generation is not None and _GENERATION.fullmatch(generation) is not None
-    return {"dataset": name, "generation": generation, "server_started": started, "restarted": earlier}
+    facts = {"dataset": name, "generation": generation, "server_started": started, "restarted": earlier}
+    return facts | ({"server_start": own_start()} if earlier else {})
 
 
 def _shown(generation: str) -> str:

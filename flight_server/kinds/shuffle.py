@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from flight_server.datasets import Attempt, Dataset, Sealed, is_earlier_run, own_start
+from flight_server.datasets import Attempt, Dataset, Sealed, is_earlier_run
 from flight_server.frames import Frame, SchemaMessage
 from flight_server.protocol import (
     Commit,
@@ -58,7 +58,7 @@ class ShuffleKind(DatasetKind):
         if command.generation is not None:
             self.catalogue.find(command.dataset, command.generation)
         check_no_deletes(self.catalogue, command)
-        server = None if command.create is None else {"start": own_start(), "locations": self._locations()}
+        server = None if command.create is None else {"locations": self._locations()}
         return AttemptSink(self._durability, command, dataset, schema, server)
 
     async def seal(self, dataset: Dataset, request: SealRequest) -> Sealed:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.datasets import Catalogue, Dataset
+from flight_server.datasets import Catalogue, Dataset, own_start
 from flight_server.frames import Frame
 from flight_server.memory import Reservation
 from flight_server.protocol import (
@@ -68,8 +68,9 @@ class BatchSink(Sink):
 
 
 def committed(dataset: Dataset, rows: int, size_bytes: int, **more: Any) -> dict[str, Any]:
-    """The answer to a commit."""
-    return {"committed": True, "rows": rows, "bytes": size_bytes, "generation": dataset.generation, **more}
+    """The answer to a commit. It names the start of this server, because a client may have meant another one."""
+    facts = {"committed": True, "rows": rows, "bytes": size_bytes, "generation": dataset.generation}
+    return {**facts, "start": own_start(), **more}
 
 
 def check_totals(

@@ -190,18 +190,13 @@ class ChangelogRecords:
         """The id of its dataset's row; None if there is none."""
         return self._row or None
 
-    @classmethod
-    def restored(
-        cls, database: Database, disk: MemoryPool, stored: StoredChangelog, runs: Sequence[RecordedRun]
-    ) -> ChangelogRecords:
-        """Of a changelog that the database has, with these files."""
-        records = cls(database, disk)
-        records._row = stored.row
+    def restore(self, stored: StoredChangelog, runs: Sequence[RecordedRun]) -> None:
+        """The database has it, with these files."""
+        self._row = stored.row
         for versions in stored.versions:
-            records._count(versions.last, disk.reserve(len(versions.block)))
-        records._name(runs)
-        records._ranges = stored.ranges
-        return records
+            self._count(versions.last, self._disk.reserve(len(versions.block)))
+        self._name(runs)
+        self._ranges = stored.ranges
 
     async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
@@ -309,15 +304,12 @@ class ChangelogRecords:
 
         await self._change(replace, published)
 
-    async def hold(
-        self, holds: Iterable[StoredHold], released: Iterable[str], then: Callable[[], None]
-    ) -> None:
-        """Insert or replace holds, and delete others. Raises DiskTrouble, RecordGone."""
-        holds = list(holds)
-        names = [*released, *(hold.name for hold in holds)]
+    async def hold(self, hold: StoredHold | None, released: Iterable[str], then: Callable[[], None]) -> None:
+        """Insert or replace a hold, and delete others. Raises DiskTrouble, RecordGone."""
+        holds = [] if hold is None else [hold]
 
         def put(rows: _Rows) -> None:
-            for name in names:
+            for name in (*released, *(each.name for each in holds)):
                 rows.delete(HOLD, "name = ?", name)
             rows.put(HOLD, holds)
 

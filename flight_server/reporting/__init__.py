@@ -1,6 +1,7 @@
-"""The server's reports: statistics, waits, metrics and FlightInfo."""
+"""The server's reports: statistics, waits, metrics, FlightInfo and first rows."""
 
 from .fellows import POST_SECONDS, Fellows
+from .first_rows import first_rows_answer
 from .flight_infos import (
     Locations,
     filling,

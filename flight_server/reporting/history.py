@@ -43,7 +43,9 @@ class History:
         }
 
     def rates(self) -> dict[str, int]:
-        """Bytes per second that producers have written and readers have taken, over the last 10 s."""
+        """Bytes per second that producers have written, readers have taken, and the disk has got and given back, over
+        the last 10 s.
+        """
         now, last = time.monotonic(), self._now()
         at, first = (
             self._samples[max(0, len(self._samples) - _RATE_SAMPLES)] if self._samples else (now, last)
@@ -51,7 +53,7 @@ class History:
         seconds = max(now - at, SAMPLE_SECONDS)
         return {
             f"{name}_per_second": int((last[name] - first[name]) / seconds)
-            for name in ("bytes_in", "bytes_out")
+            for name in ("bytes_in", "bytes_out", "spilled_bytes", "bytes_read_back")
         }
 
     def _now(self) -> dict[str, int]:

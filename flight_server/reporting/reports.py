@@ -15,6 +15,7 @@ moment. It holds one *page* of up to ``MAX_PAGE`` entries, of ``count``; the nex
     datasets                      a shorter summary of each dataset, for a prefix
     why                           the open waits, longest first, and what is in ``quarantine``
     history                       traffic, pools and waits over the last minutes (``history``), not in pages
+    rows                          the columns and the first rows of one dataset (``first_rows``), not in pages
 
 ``statistics`` and ``why`` also list the bytes that are held by generations that were replaced or outlived while they
 were read (``ended``), and by writes that no name leads to yet (``staged``), each with the ``generation`` by which it is
@@ -41,7 +42,17 @@ from typing import Annotated, Any, Protocol, Self
 
 from flight_server.access import Authenticator, acting
 from flight_server.concurrency import Background, LoopLag, Running, Subscription, Waits, in_slices
-from flight_server.datasets import Caller, Catalogue, Counters, Dataset, Sees, own_start, server_count, whole
+from flight_server.datasets import (
+    Caller,
+    Catalogue,
+    Counters,
+    Dataset,
+    PartitionState,
+    Sees,
+    own_start,
+    server_count,
+    whole,
+)
 from flight_server.frames import Frame
 from flight_server.host import machine
 from flight_server.kinds import Kinds
@@ -65,6 +76,7 @@ from .history import History
 
 MAX_PAGE = 1000
 MAX_NAMED_FILES = 100
+MAX_FAILURE_CHARACTERS = 1000
 SLOWEST_READERS = 100
 _MAX_FIRST = 1 << 31
 _NUMBER = re.compile("[0-9]{1,15}")
@@ -257,6 +269,13 @@ def _failed(dataset: Dataset, totals: _Totals) -> bool:
     return not dataset.attached.pulled and totals.states["failed"] > 0
 
 
+def failure_of(dataset: Dataset) -> str | None:
+    """Why a partition failed, and what to do, as its readers are told; None if none has."""
+    failures = (each.failure for each in dataset.partitions() if each.state is PartitionState.FAILED)
+    failure = next(failures, None)
+    return None if failure is None else str(failure)[:MAX_FAILURE_CHARACTERS]
+
+
 async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
     """A page of the datasets whose names start with ``prefix``."""
     listed = caller.listed(prefix)
@@ -353,6 +372,7 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
         "generation": dataset.generation,
         "sealed": dataset.sealed,
         "failed": _failed(dataset, totals),
+        "failure": failure_of(dataset) if totals.states["failed"] else None,
         "durable": dataset.durable,
         "rows": totals.rows,
         "frames": totals.frames,
@@ -366,6 +386,8 @@ async def _summary(dataset: Dataset, readers: int, sees: Sees) -> dict[str, Any]
         "readers": readers,
         "lease_left_seconds": None if left is None else round(left, 3),
         "attempt_states": dict(attempted.states),
+        "attempt_rows": attempted.rows,
+        "attempt_bytes": attempted.size_bytes,
         **dataset.attached.statistics(sees),
     }
 

@@ -3,7 +3,17 @@
 from flight_server.keys import array_over, offsets, values, view
 
 from .coalescer import BLOCK_BYTES, Coalescer, fills_block
-from .expression_parts import FunctionCall, fits, folded, kept_share, needed, parts_of
+from .expression_parts import (
+    cannot_fail,
+    conjuncts,
+    fits,
+    folded,
+    is_repeatable,
+    kept_share,
+    needed,
+    parts_of,
+    renamed,
+)
 from .html_tables import html_table
 from .key_codes import group_codes, groupable
 from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, spread, together

@@ -214,7 +214,7 @@ class Broadcast:
         return mapped_table(self._content, self)
 
     def unpersist(self) -> None:
-        """Withdraw the copies of all hosts; a later ``table`` fetches it again. Twice is fine.
+        """Withdraw the copies of all hosts; a later ``table`` fetches it again. Calling it twice is fine.
 
         This host's copy is removed at once; the others when the tasks that use them have ended, or when a task there
         fetches another broadcast. A task that has the table can still read it.
@@ -230,7 +230,7 @@ class Broadcast:
         remove_here(content)
 
     def destroy(self) -> None:
-        """Withdraw copies as :meth:`unpersist` does, by dropping the dataset. Twice is fine.
+        """Withdraw copies as :meth:`unpersist` does, by dropping the dataset. Calling it twice is fine.
 
         Raises:
             InvalidRequest: called in a task, not in the driver.

@@ -171,7 +171,7 @@ class GatheringWriter(Closable):
         return added.version
 
     def close(self) -> None:
-        """Put the waiting rows, wait for it, and end the thread. Errors are in the futures. Twice is fine."""
+        """Put the waiting rows, wait for it, and end the thread. Errors are in the futures. Calling twice is fine."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -86,7 +86,7 @@ class Follower(Closable):
         return change
 
     def close(self) -> None:
-        """End the follower, and wait until its connection is released. Twice is fine."""
+        """End the follower, and wait until its connection is released. Calling it twice is fine."""
         if self._pid == os.getpid():
             self._cancel()
             with self._reading:

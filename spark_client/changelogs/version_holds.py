@@ -139,7 +139,7 @@ class VersionHold(Closable):
         self._version = self._hold.renew(version).version
 
     def close(self) -> None:
-        """Release it; a server that cannot be reached does so when the lease ends. Twice is fine."""
+        """Release it; a server that cannot be reached does so when the lease ends. Calling it twice is fine."""
         self._keeper.close()
         is_first, self._is_closed = not self._is_closed, True
         if is_first and not self._keeper.is_gone:

@@ -207,8 +207,11 @@ class ServerChecks:
             return None, answer
         if answer and not answer.startswith(_TLS_ALERT):
             trouble, detail = "speaks another protocol", f": it answers {answer[:20]!r}"
-        where = f"{port}" if host == self._host else f"{port} of {host}, which the server names,"
-        return (f"{where} {trouble}{detail}", _REMEDIES[trouble]), answer
+        where, remedy = f"{port}", _REMEDIES[trouble]
+        if host != self._host:
+            where += f" of {host}, which the server names,"
+            remedy = f"start the server with the right --advertise-host, or {remedy}"
+        return (f"{where} {trouble}{detail}", remedy), answer
 
 
 def _shared_memory() -> Finding:
@@ -223,12 +226,17 @@ def _shared_memory() -> Finding:
 
 def python_of_tasks(python: str | None, *, named: bool) -> Finding:
     """Compare the interpreter that Spark starts for tasks here with this one. ``named``: by the command line."""
-    here, theirs = _versions_of(sys.executable), _versions_of(python or "python3")
-    text = f"PYSPARK_PYTHON is {python}" if python else "PYSPARK_PYTHON is not set, so Spark takes python3"
+    if python is None:
+        text = "PYSPARK_PYTHON is not set, so tasks of a local master run with this one; executors take their python3"
+        return finding("Spark's Python", text)
+    here, theirs = _versions_of(sys.executable), _versions_of(python)
     differs = here != theirs
-    text += f", which says {theirs!r}, and this one {here!r}" if differs else ""
+    text = f"PYSPARK_PYTHON is {python}" + (
+        f", which says {theirs!r}, and this one {here!r}" if differs else ""
+    )
     remedy = (
-        f"name another, such as {sys.executable}; or let it pip install flight-shuffle and the same versions"
+        f"leave it out for a local master, name another, such as {sys.executable}, or let it pip install this package "
+        "and the same versions"
     )
     return finding("Spark's Python", text, remedy, bad=differs and named, warn=differs)
 

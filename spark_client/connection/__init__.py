@@ -26,4 +26,4 @@ from .stream_options import (
     check_compression,
 )
 from .traces import of_users, short_trace, short_traces
-from .transport import RemoteServer
+from .transport import RemoteServer, misdirected, sent_elsewhere

@@ -46,7 +46,7 @@ from typing import Any, TypeVar, Unpack, cast
 import pyarrow as pa
 from pyarrow import flight
 
-from flight_server.protocol import FlightShuffleError, dump_json, parse_json
+from flight_server.protocol import FlightShuffleError, InvalidRequest, dump_json, parse_json
 
 from .advice import ClientCertificate, is_remote, read_token
 from .calls import Call, CollectFactory, ForkedProcess, calling, immortal_in_children, retrying
@@ -362,6 +362,29 @@ class RemoteServer:
     def call_options(self, timeout_seconds: float | None = None) -> flight.FlightCallOptions:
         """Call options with a deadline, by default ``call_seconds``."""
         return flight.FlightCallOptions(timeout=timeout_seconds or self.timeouts.call_seconds)
+
+
+def misdirected(server: RemoteServer, location: str, start: str | None) -> InvalidRequest | None:
+    """The error if ``server`` sends its clients to ``location``, where another one has answered, under ``start``; None
+    if that is the server's own start, or it does not say which it has.
+    """
+    if start is None or location == server.location:
+        return None
+    try:
+        own = server.action("locations", timeout_seconds=server.timeouts.why_seconds, once=True).get("start")
+    except FlightShuffleError:
+        return None
+    return None if own in (None, start) else sent_elsewhere(server.location, location)
+
+
+def sent_elsewhere(server: str, location: str) -> InvalidRequest:
+    """The error of a ``server`` that sends its clients to another one, at ``location``."""
+    return InvalidRequest(
+        f"{location} is another server than {server}, which sends its clients there: start {server} with the right "
+        "--advertise-host",
+        server=server,
+        location=location,
+    )
 
 
 _servers: weakref.WeakValueDictionary[tuple[Any, ...], RemoteServer] = weakref.WeakValueDictionary()

@@ -362,9 +362,9 @@ def _check_packages() -> None:
     if missing:
         raise InvalidRequest(
             f"{_CANNOT}its Python ({sys.executable} on {socket.gethostname()}) has no {', '.join(missing)}. "
-            "Put `pip install 'flight-shuffle[server]'` into the executors' image, or give an environment that has it "
-            "with spark.archives=env.tar.gz#env and PYSPARK_PYTHON=./env/bin/python (venv-pack makes it); or name a "
-            "server that runs elsewhere"
+            "Install the wheel with its extra server in the executors' image, or send an environment that has it by "
+            "spark.archives=env.tar.gz#env and PYSPARK_PYTHON=./env/bin/python (venv-pack makes it); or name a server "
+            "that runs elsewhere"
         )
 
 

@@ -35,6 +35,11 @@ class PersistedDataset:
         self.is_dropped = False
         """For the run that has it to write: no other run will find it."""
 
+    @property
+    def is_written(self) -> bool:
+        """Whether a run has written it, and it has not been dropped. A server may have lost it since."""
+        return self._sealed is not None
+
     def claim(self, run: object) -> SealedDataset | None:
         """Wait until no run has it to write; the dataset, or None: then this run has it to write.
 

@@ -73,14 +73,13 @@ from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, 
 
 from .job import Job, TaskNumbers
 from .sealed import REPORT, TaskWork, report
-from .session_facts import is_on, is_pinned, local_property
+from .session_facts import is_on, is_pinned, job_tag, local_property
 from .size_checks import without_needless_checks
 from .tasks import Destination, ReadLimit
 
 _log = logging.getLogger(__name__)
 _ATTEMPT = "driver"
 _DESCRIPTION = "spark.job.description"
-_TAGS = "spark.job.tags"
 _SIMPLIFIED = "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled"
 _FOR_WORKERS = {"SPARK_SIMPLIFIED_TRACEBACK": "1"}
 """What a query adds to a worker's environment where this setting is on."""
@@ -107,7 +106,7 @@ def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
         return reports
     spark = job.spark
     check_interpreter(spark)
-    naming, cancelling = _naming_jobs(spark, job.name), _cancelled_by_ctrl_c(spark)
+    naming, cancelling = _naming_jobs(spark, job.name), cancelled_by_ctrl_c(spark)
     if (collect := numbered(job, destinations)) is not None:
         with naming, cancelling:
             return collect()
@@ -160,7 +159,7 @@ def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
+def cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
     """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
     for some seconds more.
     """
@@ -247,13 +246,13 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
             added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
             function = Portable(NumberedTasks(tasks))
             rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
-            tags = _with_tag(context.getLocalProperty(_TAGS), session_tag(spark))
+            tag = session_tag(spark)
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
         return None
 
     def collect() -> list[Any]:
-        with local_property(context, _TAGS, tags):
+        with job_tag(context, tag):
             return collected(rdd)
 
     return collect
@@ -263,8 +262,3 @@ def _needs_query(spark: Any, destinations: Destinations) -> bool:
     if not is_pinned(spark) or _may_lose_executors(spark, destinations):
         return True
     return bool(spark.getTags()) or any(is_on(spark, name) for name in _OF_QUERIES)
-
-
-def _with_tag(tags: str | None, tag: str) -> str:
-    before = tags.split(",") if tags else []
-    return ",".join(dict.fromkeys([*before, tag]))

@@ -42,6 +42,7 @@ _known: weakref.WeakKeyDictionary[SparkSession, tuple[bytes, _Values]] = weakref
 _settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDictionary()
 """The JVM's map of all that is set in a session."""
 KNOWN_SECONDS = 60.0
+_TAGS = "spark.job.tags"
 _RANGE = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
 _WHERE_UNKNOWN = {
     "spark.sql.autoBroadcastJoinThreshold": "10485760b",
@@ -285,6 +286,14 @@ def is_pinned(spark: Any) -> bool:
     """
     connected = "connect" in type(spark).__module__
     return not connected and type(spark.sparkContext._gateway).__name__ == "ClientServer"
+
+
+@contextmanager
+def job_tag(context: SparkContext, tag: str) -> Iterator[None]:
+    """Jobs that this thread starts in the block have the tag, beside those that it has given them."""
+    tags = context.getLocalProperty(_TAGS)
+    with local_property(context, _TAGS, ",".join(dict.fromkeys([*(tags.split(",") if tags else []), tag]))):
+        yield
 
 
 @contextmanager

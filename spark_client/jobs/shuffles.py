@@ -119,7 +119,7 @@ class Shuffles:
 
         planned = {each.task.dataset: PlannedDataset(each.task.partitions, each.offload) for each in targets}
         alone = all(target.alone for target in targets)
-        with watch(self.servers, [*planned], job.label) as progress:
+        with watch(self.servers, [*planned], job.label, job.spark) as progress:
             try:
                 self.loop.write(
                     planned,
@@ -136,7 +136,11 @@ class Shuffles:
                 self.sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
                 for name, target in zip(planned, targets, strict=True)
             ]
-            progress.ended(sum(each.rows for each in sealed), sum(each.size_bytes for each in sealed))
+            progress.ended(
+                sum(each.rows for each in sealed),
+                sum(each.size_bytes for each in sealed),
+                sum(each.work.tasks for each in sealed),
+            )
         return sealed
 
     def write_table(self, dataset: str, table: pa.Table, holder: Holder) -> SealedDataset:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -69,6 +70,18 @@ class JoinPlan:
         keys = pa.schema([other.field(name) for name in dict.fromkeys(theirs.names)])
         columns = tuple(Column(name, None) for name in schema.names)
         return JoinPlan("semi", ours, theirs, columns, schema, keys, schema)
+
+    def with_columns(self, names: Collection[str], left: pa.Schema, right: pa.Schema) -> JoinPlan:
+        """The join of sides of these schemas that gives these of the result's columns."""
+        kept = [
+            (column, field)
+            for column, field in zip(self.columns, self.schema, strict=True)
+            if field.name in names
+        ]
+        columns, fields = zip(*kept, strict=True)
+        return replace(
+            self, columns=columns, left_schema=left, right_schema=right, schema=pa.schema(list(fields))
+        )
 
     def assembled(
         self, rows: int, left: pa.RecordBatch | None, right: pa.RecordBatch | None

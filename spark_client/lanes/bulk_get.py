@@ -134,7 +134,8 @@ class BulkReader:
         )
         if isinstance(error, TimeoutError) and is_connected:
             return TimedOut(f"{self._where} did not answer in time", server=self._where)
-        return kind(f"{what}: {error} ({self._where})", server=self._where)
+        where = self._pool.named if kind is Unreachable else self._where
+        return kind(f"{what}: {error} ({where})", server=self._where)
 
     def read_burst(self) -> BatchBurst | None:
         if self._done:

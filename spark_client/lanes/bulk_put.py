@@ -252,7 +252,7 @@ class BulkWriter:
     ) -> None:
         self._server = server
         self._dataset = command.dataset
-        self._where = pool.location
+        self._where, self._named = pool.location, pool.named
         self._pid = os.getpid()
         self._ended = False
         self._cancelled = False
@@ -269,6 +269,10 @@ class BulkWriter:
         except BaseException:
             self.abandon()
             raise
+
+    @property
+    def place(self) -> str:
+        return self._where
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
         with self._errors():
@@ -332,7 +336,7 @@ class BulkWriter:
             ) from error
         except OSError as error:
             raise Unreachable(
-                f"the connection failed: {error} (dataset {self._dataset!r} at {self._where})",
+                f"the connection failed: {error} (dataset {self._dataset!r} at {self._named})",
                 server=self._where,
                 dataset=self._dataset,
             ) from error

@@ -68,6 +68,10 @@ class GrpcWriter:
             raise type(error)(f"{error.message}; before, {self._before}", **error.detail) from error
         self._opened, self._closed = True, False
 
+    @property
+    def place(self) -> str:
+        return self._server.location
+
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
         if not self._opened:
             most = most_to(urlsplit(self._server.location).hostname or "")

@@ -146,6 +146,10 @@ class HttpPool:
     ) -> None:
         parts = urlsplit(url)
         self.location = f"{parts.scheme}://{parts.netloc}"
+        self.named = self.location
+        """In an error of the connection: with the server, where that has another name."""
+        if parts.hostname != urlsplit(server.location).hostname:
+            self.named += f", where {server.location} sends its clients by its --advertise-host or host name"
         self._where = (parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))
         self._timeouts = server.timeouts
         secure = parts.scheme == "https"

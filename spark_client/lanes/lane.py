@@ -152,6 +152,10 @@ class LaneWriter(Protocol):
     Any error, the server's or the connection's, ends it, and the server keeps nothing of it.
     """
 
+    @property
+    def place(self) -> str:
+        """The address that takes it."""
+
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
         """Send a batch with its app_metadata; with ``hold`` it may wait for a later one or the commit."""
 

@@ -55,6 +55,7 @@ from spark_client.connection import (
     TimedOut,
     Unreachable,
     check_compression,
+    misdirected,
 )
 
 from .bulk_put import BulkWriter
@@ -132,7 +133,8 @@ def places_of(server: RemoteServer, *, once: bool = False) -> tuple[str, ...]:
     if not known.places and time.monotonic() >= known.until_seconds:
         # Another Flight server than ours has no such action.
         with contextlib.suppress(NotFound, Unsupported):
-            known.places = tuple(server.action("locations", once=once).get("put_locations", ()))
+            answer = server.action("locations", once=once)
+            known.places, known.start = tuple(answer.get("put_locations", ())), answer.get("start")
         known.until_seconds = time.monotonic() + DOWN_SECONDS
     return known.places
 
@@ -142,6 +144,7 @@ class _Known:
 
     def __init__(self) -> None:
         self.places: tuple[str, ...] = ()
+        self.start: str | None = None
         self.until_seconds = 0.0
 
     def forget(self) -> None:
@@ -173,6 +176,7 @@ class PutStream(Closable):
 
     Raises:
         FlightShuffleError: the server's refusal, or the connection broke; also of :meth:`write`.
+        InvalidRequest: the server has sent the put to another one, ``connection.misdirected``; also of all methods.
     """
 
     def __init__(
@@ -185,6 +189,7 @@ class PutStream(Closable):
         *,
         once: bool = False,
     ) -> None:
+        self._server = server
         self._writing = open_writing(server, command, schema, places, compression, once=once)
         self.rows = 0
         self.frames = 0
@@ -192,10 +197,11 @@ class PutStream(Closable):
     def write(self, batch: Any, partition: int | None = None) -> None:
         """Send a batch; to ``partition`` of a shuffle."""
         metadata = b"" if partition is None else partition_metadata(partition)
-        for frame in frames(batch):
-            self._writing.write(frame, metadata, hold=partition is not None)
-            self.rows += frame.num_rows
-            self.frames += 1
+        with self._at_its_place():
+            for frame in frames(batch):
+                self._writing.write(frame, metadata, hold=partition is not None)
+                self.rows += frame.num_rows
+                self.frames += 1
 
     def commit(self, *, last: bool = True) -> dict[str, Any]:
         """Commit the written rows, with their totals; the server's answer. Rows written after a commit that is not the
@@ -203,20 +209,43 @@ class PutStream(Closable):
         the message says why.
         """
         totals = Commit(self.rows, self.frames)
-        answers = self._writing.finish(totals) if last else [self._writing.commit(totals)]
+        with self._at_its_place():
+            answers = self._writing.finish(totals) if last else [self._writing.commit(totals)]
         answer = parse_json(answers[-1], "the answer to a commit") if answers else {}
         if answer.get("committed") is not True or answer.get("rows") != self.rows:
             raise FlightShuffleError(
                 f"the server did not confirm the commit of {self.rows} rows; it answered {answer}",
                 rows=self.rows,
             )
+        self._check_start(answer.get("start"))
         if not last:
             self.rows = self.frames = 0
         return answer
 
     def end(self) -> None:
         """End the stream after a commit that was not the last one. Raises FlightShuffleError."""
-        self._writing.finish(None)
+        with self._at_its_place():
+            self._writing.finish(None)
+
+    @contextlib.contextmanager
+    def _at_its_place(self) -> Iterator[None]:
+        """Another server than the one that is meant has no such dataset."""
+        try:
+            yield
+        except NotFound as error:
+            wrong = misdirected(self._server, self._writing.place, error.detail.get("server_start"))
+            if wrong is None:
+                raise
+            raise wrong from error
+
+    def _check_start(self, start: str | None) -> None:
+        """The server that has taken the put is the one that has named the place, or was started again since."""
+        known = _known(self._server)
+        if start is None or known.start in (None, start):
+            return
+        if (wrong := misdirected(self._server, self._writing.place, start)) is not None:
+            raise wrong
+        known.start = start
 
     def cancel(self) -> None:
         """End the stream, from any thread; on the bulk lane also a waiting ``write`` or ``commit``, at once."""
@@ -259,14 +288,16 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
+    is_empty = False
     try:
         batches = iter(data)
     except TypeError:
         first, batches = data, iter(())
     else:
         first = next(batches, None)
+        is_empty = first is None
     if not isinstance(first, pa.RecordBatch):
-        what = "an empty iterable, which has no schema" if first is None else type(first).__name__
+        what = "an empty iterable, which has no schema" if is_empty else type(first).__name__
         raise InvalidRequest(
             f"cannot put {what}: give a pyarrow Table, RecordBatchReader or RecordBatch, an iterable of "
             "RecordBatches, or an object with __arrow_c_stream__"

@@ -27,6 +27,10 @@ Losing the server
     the process ask it first, for ``why_seconds``, and raise ServerLost if it is silent still (``start_states``).
     Without a start the errors are those of the connection or the server: a later start may have the data again.
 
+Another server
+    A server may give its clients an address that leads to another one, which then has no such dataset. So where an
+    address other than the server's own answers that, the server is asked for its start (``connection.misdirected``).
+
 Objects
     The last location may be an object in shared storage that has the same data (``object_get``). The stream goes there
     when all tries to reach the server have failed, for any reason, and goes on where it was. If the server is lost, it
@@ -78,7 +82,7 @@ from flight_server.protocol import (
     is_object,
     shown,
 )
-from spark_client.connection import EmbeddedEnded, RemoteServer, TimedOut, Unreachable, refuses
+from spark_client.connection import EmbeddedEnded, RemoteServer, TimedOut, Unreachable, misdirected, refuses
 
 from .bulk_get import BulkReader
 from .cursors import Cursor, PartitionCursor
@@ -339,6 +343,8 @@ class ReadStream:
                     # Where there is another lane to take, this costs no try.
                     failure = None if isinstance(error, NoBulkLane) and self.lane == "auto" else error
                 except NotFound as error:
+                    if (wrong := self._misdirected(error)) is not None:
+                        raise wrong from error
                     if (gone := self._gone(error)) is not None:
                         raise gone from error
                     raise
@@ -490,6 +496,16 @@ class ReadStream:
         elif self.address.lane != "object":
             return None
         return None if self.cursor.start is None else self._lost(error)
+
+    def _misdirected(self, error: NotFound) -> FlightShuffleError | None:
+        """What it means that another server has answered at an address that the one with the data gives."""
+        if self._object is not None:
+            return None
+        own = self.server
+        if self.cursor.start is not None:
+            reached = (each for each in self._addresses if each.lane == "grpc")
+            own = next(map(self._server, reached), own)
+        return misdirected(own, self.address.location, error.detail.get("server_start"))
 
     def _replaced(self, why: str) -> StaleTicket:
         cursor = self.cursor

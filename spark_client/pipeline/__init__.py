@@ -21,7 +21,8 @@ Where the steps are
     ``finishing``         ``toDF``, ``toLocalIterator``, ``count``, ``persist``, ``explain``: runs the plan
     ====================  ==========================================================================================
 
-    They make a plan of ``nodes``. ``execution`` runs it: ``decided_jobs`` says by which jobs, ``held_joins`` which
+    They make a plan of ``nodes``. ``execution`` runs it, after ``moved_filters`` and ``needed_columns`` have made a
+    smaller one of it: ``decided_jobs`` says by which jobs, ``held_joins`` which
     sides of joins need no exchange, and ``in_driver`` what the driver does itself.
 
 Processes

@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, did_you_mean
@@ -90,15 +92,44 @@ def leg_of_frame(shuffles: Shuffles, df: DataFrame) -> Leg:
     check_frame(df, "the DataFrame")
     spark = df.sparkSession
     shuffles.sessions.used(spark)
-    return Leg((PlanPart(Input(df, "DataFrame")),), *declared(spark, df.schema, "the DataFrame"))
+    struct, result = declared(spark, df.schema, "the DataFrame")
+
+    def with_columns(names: Sequence[str]) -> Input:
+        columns = [sql.col(f"`{name.replace('`', '``')}`") for name in names]
+        label = f"DataFrame, {len(names)} of {len(struct)} columns: {', '.join(map(repr, names))}"
+        schema = pa.schema([result.schema.field(name) for name in names])
+        return Input(df.select(*columns), label, schema=schema)
+
+    # Of two names that differ by case only, Spark may find either.
+    are_apart = len({name.casefold() for name in struct.names}) == len(struct)
+    start = Input(df, "DataFrame", schema=result.schema, with_columns=with_columns if are_apart else None)
+    return Leg((PlanPart(start),), struct, result)
 
 
 def leg_of_scan(spark: SparkSession, scan: Scan) -> Leg:
     """The rows that the first tasks read."""
+    return Leg((PlanPart(_input_of_scan(spark, scan)),), scan.struct, scan.declared)
+
+
+def _input_of_scan(spark: SparkSession, scan: Scan) -> Input:
     splits = scan.splits
-    numbers, shares = TaskNumbers(spark, len(splits)), Shares.each(len(splits))
-    start = Input(numbers, str(scan), splits, shares, scan.driver_bytes, scan.rows, scan.kept)
-    return Leg((PlanPart(start),), scan.struct, scan.declared)
+
+    def with_filter(expression: Any, name: str) -> Input | None:
+        made = scan.with_filter(spark, expression, name)
+        return None if made is None else _input_of_scan(spark, made)
+
+    return Input(
+        TaskNumbers(spark, len(splits)),
+        str(scan),
+        splits,
+        Shares.each(len(splits)),
+        scan.driver_bytes,
+        scan.rows,
+        scan.kept,
+        scan.declared.schema,
+        lambda names: _input_of_scan(spark, scan.with_columns(spark, names)),
+        with_filter,
+    )
 
 
 def case_sensitive(steps: Steps) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
+import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
@@ -16,6 +17,7 @@ from .base import (
     AnySteps,
     Steps,
     case_sensitive,
+    columns_named,
     find_columns,
     integer,
     one_reading,
@@ -66,19 +68,37 @@ def union(steps: AnySteps, other: Steps) -> AnySteps:
 
 
 @one_reading
-def union_by_name(steps: AnySteps, other: Steps) -> AnySteps:
+def union_by_name(steps: AnySteps, other: Steps, allowMissingColumns: bool = False) -> AnySteps:  # noqa: FBT001, FBT002 - Spark's arguments
     """As :meth:`union`, with columns matched by their names.
+
+    Args:
+        allowMissingColumns: a column that one side has not is null in its rows; those of ``other`` alone come last.
 
     Raises:
         InvalidRequest: as :meth:`union`, or one side has a column that the other has not.
     """
     stage = stage_name(steps, "unionByName")
     other = second_side(steps, other, stage)
+    if allowMissingColumns:
+        steps, other = _with_columns_of(steps, other), _with_columns_of(other, steps)
     ours, theirs = steps.leg.schema.names, other.leg.schema.names
     exact = case_sensitive(steps)
     in_order = find_columns(ours, f"{stage}, other side", theirs, "on it", exact=exact)
     find_columns(theirs, f"{stage}, this side", ours, "on it", exact=exact)
     return union(steps, other if [*in_order] == theirs else select_columns(other, *in_order))
+
+
+def _with_columns_of(steps: AnySteps, other: Steps) -> AnySteps:
+    """All columns, and of those that only ``other`` has nulls."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
+
+    schema = other.leg.schema
+    nulls: dict[str, Any] = {
+        field.name: pc.scalar(pa.scalar(None, field.type))
+        for field in schema
+        if not columns_named(steps, field.name)
+    }
+    return select_columns(steps, "*", **nulls) if nulls else steps
 
 
 def limit(steps: AnySteps, num: SupportsIndex) -> AnySteps:

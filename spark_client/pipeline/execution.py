@@ -4,6 +4,10 @@ Guarantee: an exchange that a plan uses several times runs once, and a persisted
 (``jobs.persisting``). Each other dataset is dropped when the job of its last reader has sealed, or when anything fails;
 those that the run is for are the caller's.
 
+Plans
+    What runs is the plan of the user's steps with filters moved ahead (``moved_filters``) and without columns that no
+    later step uses (``needed_columns``). Callers know legs and exchanges as the steps made them.
+
 Losses
     A caller uses a run inside :meth:`Execution.result_of`. If that fails, and a server was lost with
     what the run has written or read, this is written again, with all that was made of it, and the caller's function is
@@ -48,6 +52,7 @@ from spark_client.jobs import (
     ByRange,
     Cut,
     InTurn,
+    Persisted,
     PersistedDataset,
     Placement,
     ReadTask,
@@ -73,6 +78,8 @@ from spark_client.steps import Stage, with_settings
 
 from .decided_jobs import ExchangeWrite, PlannedJob, jobs_of, outdated, reads_of
 from .in_driver import DriverRows, driver_bytes, driver_may_run, gathered
+from .moved_filters import with_moved_filters
+from .needed_columns import with_needed_columns
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, SampledRanges, exchanges
 from .ranges import one_range, sample_leg, sampled
 from .run_statistics import ExchangeStatistics, LastRun, RunStatistics
@@ -80,6 +87,20 @@ from .side_tables import SideTables
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+def planned(leg: Leg, persisted: Persisted) -> Leg:
+    """The leg as it runs: with filters moved ahead, and without columns that no step uses."""
+
+    def is_persisted(exchange: Exchange) -> bool:
+        return persisted.find(exchange.node) is not None
+
+    def is_there(exchange: Exchange) -> bool:
+        dataset = persisted.find(exchange.node)
+        return dataset is not None and dataset.is_written
+
+    moved = with_moved_filters(leg, is_persisted, is_there)
+    return with_needed_columns(moved, is_persisted, is_there)
 
 
 class TaskInput(NamedTuple):
@@ -153,6 +174,7 @@ class Execution:
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._losses = [*losses]
+        self._planned: dict[Leg, Leg] = {}
         self._driver_bytes = shuffles.server.reading.driver_bytes
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
         self._sides = SideTables(shuffles, spark)
@@ -182,6 +204,7 @@ class Execution:
         """Run all exchanges that the leg reads; of each of its parts what tasks read. ``alone``: each partition has a
         task of its own, unless its exchange says how many.
         """
+        leg = self.plan(leg)
         self._run(exchanges(leg), leg)
         inputs = self._inputs(leg, alone=alone)
         self._note(inputs)
@@ -196,6 +219,7 @@ class Execution:
             sends: the caller sends the rows otherwise, by an exchange, before which a join may hold a side: then it is
                 left to that.
         """
+        leg = self.plan(leg)
         if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
             return None
         self._run(exchanges(leg), leg)
@@ -210,22 +234,39 @@ class Execution:
             return None
 
     def sealed(self, exchange: Exchange) -> SealedDataset:
-        """Run the exchanges that this one needs, and this one; its dataset."""
-        self._run([exchange])
-        return self._written[exchange]
+        """Run the exchanges that this one needs, and this one, with all of its columns; its dataset."""
+        planned = self._planned_exchange(exchange)
+        self._run([planned])
+        return self._written[planned]
+
+    def plan(self, leg: Leg) -> Leg:
+        """The leg as it runs."""
+        if leg not in self._planned:
+            self._planned[leg] = planned(leg, self._shuffles.persisted)
+        return self._planned[leg]
+
+    def _planned_exchange(self, exchange: Exchange) -> Exchange:
+        """That the run is for, whose readers need all rows and columns."""
+        leg = self.plan(exchange.leg)
+        if leg is exchange.leg:
+            return exchange
+        known = next((each for each in self._written if each.original is exchange), None)
+        return known or replace(exchange, leg=leg, original=exchange)
 
     @property
     def datasets(self) -> list[str]:
         """Those that the run is for."""
         return [self._written[each].source.dataset for each in self._last]
 
-    def written(self, exchange: Exchange) -> SealedDataset:
-        """The dataset of an exchange that the run is for."""
-        return self._written[exchange]
+    def written(self, leg: Leg) -> SealedDataset | None:
+        """The dataset of an exchange whose rows the leg has, without steps after it; None of another leg."""
+        part = self.plan(leg).single
+        alone = part is not None and not part.stages and isinstance(part.origin, Exchange)
+        return self._written[part.exchange] if part is not None and alone else None
 
-    def ran(self, added: Exchange | None = None, result_seconds: float | None = None) -> LastRun:
-        """What has run so far. ``added`` is an exchange that the plan does not have, ``result_seconds`` are the
-        driver's for the steps after the last one.
+    def ran(self, leg: Leg, added: Exchange | None = None, result_seconds: float | None = None) -> LastRun:
+        """What has run so far, for a leg. ``added`` is an exchange that the plan does not have, ``result_seconds`` are
+        the driver's for the steps after the last one.
         """
         each = {
             exchange: ExchangeStatistics.of(exchange, sealed, self._readers[exchange], is_reused=is_reused)
@@ -235,10 +276,11 @@ class Execution:
         losses = tuple(dict.fromkeys([*self._losses, *again]))
         seconds = time.monotonic() - self._began
         whole = RunStatistics(tuple(each.values()), seconds, losses, result_seconds)
-        # The added one refers to the leg, which would then never be forgotten.
-        last = each.pop(added, None) if added is not None else None
+        # The added one refers to the leg, which would then never be forgotten; so would the leg as it is.
+        last = each.pop(self._planned_exchange(added), None) if added is not None else None
         in_driver = result_seconds is not None or (last is not None and not last.tasks)
-        return LastRun(whole, each, in_driver, self._sides.notes)
+        ran = self.plan(leg)
+        return LastRun(whole, each, in_driver, self._sides.notes, None if ran is leg else ran)
 
     def _run(self, last: Iterable[Exchange], leg: Leg | None = None) -> None:
         """Write these exchanges, which ``leg`` reads, or, without one, the caller."""
@@ -287,7 +329,7 @@ class Execution:
     def _claim(self) -> None:
         left = {*self._last}
         while left:
-            node = max(left, key=lambda each: each.serial)
+            node = max(left, key=lambda each: each.node.serial)
             left.remove(node)
             if node not in self._written and not self._reuses(node):
                 left.update(exchanges(node.leg))
@@ -310,7 +352,7 @@ class Execution:
     def _find(self, node: Exchange) -> PersistedDataset | None:
         """The driver's dataset of it, by the one that was there first: another thread may persist it meanwhile."""
         if node not in self._persisted:
-            self._persisted[node] = self._shuffles.persisted.find(node)
+            self._persisted[node] = self._shuffles.persisted.find(node.node)
         return self._persisted[node]
 
     def _do(self, job: PlannedJob) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
@@ -22,15 +23,16 @@ from spark_client.jobs import (
     Again,
     SealedDataset,
     TaskNumbers,
+    cancelled_by_ctrl_c,
     check_names_apart,
     collected,
     reader,
 )
 from spark_client.servers import Holder, HolderKind
-from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage
+from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage, Stage
 
 from .base import AnySteps, Steps
-from .execution import Execution, TaskInput
+from .execution import Execution, TaskInput, planned
 from .nodes import Exchange, Input, Leg, exchanges, steps_text
 from .run_statistics import LastRun, RunStatistics, plan_text
 
@@ -56,9 +58,9 @@ def to_frame(steps: Steps, *cols: str) -> DataFrame:
 
     def frame(execution: Execution) -> DataFrame:
         made = frame_of(steps, execution)
-        part = steps.leg.single
-        if part is not None and not part.stages and isinstance(part.origin, Exchange):
-            steps.shuffles.results.add_frame(made, execution.written(part.origin))
+        sealed = execution.written(steps.leg)
+        if sealed is not None:
+            steps.shuffles.results.add_frame(made, sealed)
         # Last: what Ctrl-C leaves before is the run's.
         steps.shuffles.results.hold(Holder(HolderKind.FRAME), execution.datasets)
         return made
@@ -90,17 +92,38 @@ def count_rows(steps: Steps) -> int:
     def rows(execution: Execution) -> int:
         if known is not None:
             return execution.sealed(known).rows
-        if (batches := _gathered(counts, execution)) is not None:
-            return sum(count for batch in batches for count in batch.column(0).to_pylist())
-        return sum(row[0] for row in frame_of(counts, execution).collect())
+        return sum(row[0] for row in _few_rows(counts, execution))
 
     return running(steps, rows)
 
 
-def to_local_iterator(steps: Steps) -> pa.RecordBatchReader:
-    """Run all steps; a reader of the batches of their result, of any size, see ``ShuffleClient.collect``. Raises as
-    :meth:`toDF`.
+def last_rows(steps: Steps, stage: Stage, struct: StructType) -> list[Any]:
+    """Run all steps, and one more, which makes few rows of them; these, of attempts that Spark has accepted. It is a
+    run of the steps for :meth:`statistics`. Raises as :meth:`toDF`.
     """
+    last = replace(steps, leg=steps.leg.with_stage(stage, struct))
+
+    def rows(execution: Execution) -> list[Any]:
+        few = _few_rows(last, execution)
+        _runs[steps.leg] = _runs[last.leg]
+        return few
+
+    return running(steps, rows)
+
+
+def _few_rows(steps: Steps, execution: Execution) -> list[Any]:
+    """The rows of a small result, each a tuple or one of Spark's."""
+    if (batches := _gathered(steps, execution)) is not None:
+        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    with cancelled_by_ctrl_c(steps.spark):
+        return frame_of(steps, execution).collect()
+
+
+def to_local_iterator(steps: Steps, prefetchPartitions: bool = False) -> pa.RecordBatchReader:  # noqa: FBT001, FBT002 - Spark's arguments
+    """Run all steps; a reader of the batches of their result, of any size, see ``ShuffleClient.collect``. It always
+    reads ahead, with ``prefetchPartitions`` and without. Raises as :meth:`toDF`.
+    """
+    del prefetchPartitions
     part = steps.leg.single
     origin = part.origin if part is not None and not part.stages else None
     if isinstance(origin, Input) and origin.frame is not None:
@@ -157,7 +180,7 @@ def running(steps: Steps, use: Callable[[Execution], T], *losses: str) -> T:
     return Execution(steps.shuffles, steps.spark, losses).result_of(use)
 
 
-def persist(steps: AnySteps) -> AnySteps:
+def persist(steps: AnySteps, storageLevel: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER) -> AnySteps:
     """Keep the dataset of the last exchange: from now on it runs once for all plans that use it, also in several
     threads, and also for plans that were made before. The steps after it run for each plan. Returns this pipeline.
 
@@ -165,11 +188,20 @@ def persist(steps: AnySteps) -> AnySteps:
     close of the client; ``client.release`` leaves it. When no pipeline that uses it is referred to any more, it is
     dropped, or, if ``toDF`` made a DataFrame of it that was not released, it is from then on such a result. The
     next plan writes a dataset again that the server has lost. After a union or a join, all exchanges that it reads
-    are persisted. Twice is fine.
+    are persisted. Calling it twice is fine.
+
+    Args:
+        storageLevel: one of memory and disk: the server decides which of its rows are where.
 
     Raises:
-        InvalidRequest: there is no exchange.
+        InvalidRequest: there is no exchange, or another ``storageLevel``.
     """
+    level = storageLevel
+    if not (level.useMemory and level.useDisk) or level.useOffHeap or level.replication > 1:
+        raise InvalidRequest(
+            f"persist: the server keeps rows in memory and on disk, once, as MEMORY_AND_DISK says; leave {level} out, "
+            "or write .toDF().persist(…)"
+        )
     nodes = list(exchanges(steps.leg))
     if not nodes:
         raise InvalidRequest(
@@ -180,11 +212,13 @@ def persist(steps: AnySteps) -> AnySteps:
     return steps
 
 
-def unpersist(steps: AnySteps) -> AnySteps:
-    """Drop the dataset of :meth:`persist`; DataFrames and running jobs that read it fail. Returns this pipeline.
+def unpersist(steps: AnySteps, blocking: bool = False) -> AnySteps:  # noqa: FBT001, FBT002 - Spark's arguments
+    """Drop the dataset of :meth:`persist`; DataFrames and running jobs that read it fail. Returns this pipeline, at
+    once, with ``blocking`` and without: its rows are gone, and their room is free soon.
 
-    Twice is fine.
+    Calling it twice is fine.
     """
+    del blocking
     for exchange in exchanges(steps.leg):
         steps.shuffles.persisted.forget(exchange)
     return steps
@@ -198,18 +232,28 @@ def statistics(steps: Steps) -> RunStatistics:
     return ran
 
 
-def explain(steps: Steps) -> None:
+def explain(steps: Steps, extended: bool | str | None = None, mode: str | None = None) -> None:  # noqa: FBT001 - Spark's arguments
     """Print the steps from the last one back, where each exchange sends its rows, and, after a run of this very
     pipeline, rows, partitions, sizes, skew, tasks, spilled bytes, seconds and servers of each exchange, and which
     steps ran in the driver.
+
+    Raises:
+        InvalidRequest: ``extended``, or a ``mode`` other than ``simple``.
     """
+    if extended not in (None, False, "simple") or mode not in (None, "simple"):
+        shown = repr(mode) if extended is None else repr(extended)
+        raise InvalidRequest(
+            f"explain: a pipeline has one plan, which explain() prints; .toDF().explain({shown}) runs it, and prints "
+            "Spark's plan of what reads the result"
+        )
     print(text_of(steps))  # noqa: T201 - as Spark's does
 
 
 def text_of(steps: Steps) -> str:
     """The text of :meth:`explain`."""
     ran = _runs.get(steps.leg, LastRun())
-    text = plan_text(steps.leg, ran, lambda node: steps.shuffles.persisted.find(node) is not None)
+    leg = planned(steps.leg, steps.shuffles.persisted) if ran.statistics is None else ran.leg or steps.leg
+    text = plan_text(leg, ran, lambda each: steps.shuffles.persisted.find(each.node) is not None)
     return text if ran.statistics is None else f"{text}\n\n{ran.statistics}"
 
 
@@ -234,7 +278,7 @@ def _note(
     steps: Steps, execution: Execution, added: Exchange | None = None, seconds: float | None = None
 ) -> None:
     """Remember and log the run; the arguments are those of ``Execution.ran``."""
-    ran = execution.ran(added, seconds)
+    ran = execution.ran(steps.leg, added, seconds)
     _runs[steps.leg] = ran
     if ran.statistics is not None and ran.statistics.exchanges:
         _log.info("%s: %s", steps_text(steps.leg), ran.statistics)

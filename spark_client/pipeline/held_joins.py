@@ -44,6 +44,7 @@ from spark_client.steps import (
     FilterStage,
     FinalStage,
     JoinStage,
+    KeepStage,
     LimitStage,
     MergeStage,
     SelectStage,
@@ -342,7 +343,7 @@ def _of_part(
             yield SmallSide(pair, join, is_left, side.exchange, side.stages, sent, leaves_out)
 
 
-_IN_DRIVER = (FilterStage, SelectStage, MergeStage, FinalStage, SortStage)
+_IN_DRIVER = (FilterStage, KeepStage, SelectStage, MergeStage, FinalStage, SortStage)
 """The stages that the driver may run over all partitions at once. It runs no function of the user's."""
 
 _THINNED: Mapping[str, Collection[str]] = {

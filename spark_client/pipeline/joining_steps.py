@@ -81,8 +81,8 @@ _HOWS: dict[str, How] = {
 def join(
     steps: AnySteps,
     other: Steps | Broadcast,
-    on: On,
-    how: JoinType = "inner",
+    on: On | None = None,
+    how: JoinType | None = "inner",
     *,
     numPartitions: SupportsIndex | None = None,
     suffix: str | None = None,
@@ -125,7 +125,12 @@ def join(
         InvalidRequest: an argument is none of these, a key's column is not there, has a collation, or types that
             are not compared, or a name would be in the result twice.
     """
+    if on is None:
+        raise InvalidRequest(
+            'join: on= names the keys, as in join(other, "id"); .toDF().crossJoin pairs all rows, over Spark\'s shuffle'
+        )
     where = f"join({_text(on)})"
+    how = "inner" if how is None else how
     if not isinstance(suffix, str | None):
         raise InvalidRequest(f"{where}: suffix is text, not {suffix!r}")
     named = str(how).lower().replace("_", "")

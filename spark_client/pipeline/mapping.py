@@ -28,25 +28,48 @@ from .spark_names import as_expression, is_column
 MapFunction = Callable[[Iterator[Any]], Iterable[Any]]
 
 
-def map_in_arrow(steps: AnySteps, func: MapFunction, schema: StructType | str) -> AnySteps:
+def map_in_arrow(
+    steps: AnySteps,
+    func: MapFunction,
+    schema: StructType | str,
+    barrier: bool = False,  # noqa: FBT001, FBT002 - Spark's arguments
+    profile: object = None,
+) -> AnySteps:
     """``func`` over the batches of each partition, as in Spark's ``mapInArrow``.
 
     Raises:
-        InvalidRequest: ``func`` is not callable, or the schema is invalid or has no Arrow type.
+        InvalidRequest: ``func`` is not callable, or the schema is invalid or has no Arrow type; a ``barrier`` or a
+            ``profile``, which only Spark's own stages have.
     """
+    _check_of_stage("mapInArrow", barrier, profile)
     struct, declared = declare(steps, "mapInArrow", func, schema, by_name=False)
     return with_stage(steps, MapStage(func, declared), struct)
 
 
-def map_in_pandas(steps: AnySteps, func: MapFunction, schema: StructType | str) -> AnySteps:
+def map_in_pandas(
+    steps: AnySteps,
+    func: MapFunction,
+    schema: StructType | str,
+    barrier: bool = False,  # noqa: FBT001, FBT002 - Spark's arguments
+    profile: object = None,
+) -> AnySteps:
     """``func`` over an iterator of ``pandas.DataFrame``, as in Spark's ``mapInPandas`` (``steps.pandas_adapters``).
 
     Raises:
         InvalidRequest: as :meth:`mapInArrow`.
     """
+    _check_of_stage("mapInPandas", barrier, profile)
     struct, declared = declare(steps, "mapInPandas", func, schema, by_name=False)
     form = PandasForm(struct, declared.schema)
     return with_stage(steps, MapStage(PandasMap(func, form), declared), struct)
+
+
+def _check_of_stage(method: str, *arguments: object) -> None:
+    if any(arguments):
+        raise InvalidRequest(
+            f"{method}: one task runs several steps, so barrier and profile are not of a step; "
+            f".toDF().{method} is the DataFrame's, which takes them"
+        )
 
 
 @one_reading
@@ -65,7 +88,7 @@ def filter_rows(steps: AnySteps, condition: Any) -> AnySteps:
     if isinstance(condition, str) or is_column(condition):
         what = "a text in SQL" if isinstance(condition, str) else "a Column of Spark"
         raise InvalidRequest(
-            f"filter: {_short(condition)} is {what}; tasks evaluate Arrow's expressions: "
+            f"filter: {_short(condition)} is {what}; tasks evaluate Arrow's expressions"
             f"{as_expression(condition)}, with pc for pyarrow.compute"
         )
     name = stage_name(steps, f"filter {_short(condition)}")
@@ -276,5 +299,5 @@ def _expression(value: Any, stage: str) -> Any:
 
 
 def _short(expression: Any) -> str:
-    text = str(expression)
+    text = " ".join(str(expression).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

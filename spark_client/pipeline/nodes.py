@@ -15,10 +15,11 @@ same object: a plan that uses one exchange twice runs it once (``decided_jobs``)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -37,6 +38,7 @@ from spark_client.placement import has_fixed_width
 from spark_client.steps import (
     FilterStage,
     FinalStage,
+    KeepStage,
     MapStage,
     MergeStage,
     PartialStage,
@@ -54,6 +56,10 @@ class Input:
     ``driver_bytes`` is about what the driver would hold if it read a scan; None if only tasks may read it.
     ``scanned_rows`` are those of a scan before its filter, None where nothing tells, and ``kept`` is a guess of the
     part that the filter keeps.
+
+    ``schema`` is that of the rows. ``with_columns`` gives the same rows with fewer columns. ``with_filter`` gives
+    those for which an expression is true, of a stage of this name, or None where it may not. Neither is there where the
+    source cannot.
     """
 
     rows: TaskRows
@@ -63,6 +69,9 @@ class Input:
     driver_bytes: int | None = None
     scanned_rows: int | None = None
     kept: float = 1.0
+    schema: pa.Schema | None = field(default=None, repr=False)
+    with_columns: Callable[[Sequence[str]], Input] | None = field(default=None, repr=False)
+    with_filter: Callable[[Any, str], Input | None] | None = field(default=None, repr=False)
 
     @property
     def frame(self) -> DataFrame | None:
@@ -91,7 +100,8 @@ class Exchange:
     servers keep it, too.
     ``added``: by another step, such as a join, not by the user, who counts on the partitions of a ``repartition``.
     ``serial`` is greater than those of the exchanges that it needs, which were made before. ``counted``: tasks report
-    the ``arrow.counts`` of its rows.
+    the ``arrow.counts`` of its rows. ``original`` is the exchange as the user's steps made it, where this one sends
+    fewer rows or columns.
     """
 
     leg: Leg
@@ -107,6 +117,12 @@ class Exchange:
     added: bool = False
     counted: bool = False
     serial: int = field(default_factory=count().__next__, init=False, repr=False)
+    original: Exchange | None = field(default=None, repr=False)
+
+    @property
+    def node(self) -> Exchange:
+        """The exchange as the user's steps made it, by which it is persisted."""
+        return self.original or self
 
     @property
     def in_turn(self) -> bool:
@@ -188,17 +204,30 @@ class PlanPart:
         for stage in reversed(self.stages):
             if column is None:
                 break
-            if isinstance(stage, SelectStage):
-                column = stage.source(column)
-            elif isinstance(stage, PartialStage | MergeStage | FinalStage):
-                column = column if column in stage.reduction.keys else None
-            elif not functions_keep and not isinstance(stage, FilterStage | SortStage):
-                column = None
+            own = source_of(stage, column)
+            column = column if own is None and functions_keep and not isinstance(stage, _TELLING) else own
         return column
 
     def keeps(self, names: Iterable[str], *, functions_keep: bool = False) -> bool:
         """Whether these columns are the origin's of the same names. The argument is that of :meth:`source`."""
         return all(self.source(name, functions_keep=functions_keep) == name for name in names)
+
+
+_TELLING = (SelectStage, PartialStage, MergeStage, FinalStage)
+"""The stages that make columns of their own, whatever functions do."""
+
+
+def source_of(stage: Stage, column: str) -> str | None:
+    """The column of a stage's input whose values, in the order of their rows, a column of its result has, where it has
+    some of the rows, or one of equal ones; None if that is not known.
+    """
+    if isinstance(stage, SelectStage):
+        return stage.source(column)
+    if isinstance(stage, PartialStage | MergeStage | FinalStage):
+        return column if column in stage.reduction.keys else None
+    if isinstance(stage, FilterStage | SortStage | KeepStage):
+        return column
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +284,20 @@ def exchanges(leg: Leg) -> Iterator[Exchange]:
         for side in part.sides:
             if isinstance(side.origin, Exchange):
                 yield side.origin
+
+
+def reachable(legs: Iterable[Leg], ends: Callable[[Exchange], bool] = lambda _: False) -> list[Exchange]:
+    """All exchanges before these legs, each once, an exchange before those that it needs; none before one that ``ends``
+    the way.
+    """
+    seen: set[Exchange] = set()
+    left = [exchange for leg in legs for exchange in exchanges(leg)]
+    while left:
+        each = left.pop()
+        if each not in seen:
+            seen.add(each)
+            left += () if ends(each) else exchanges(each.leg)
+    return sorted(seen, key=lambda each: each.serial, reverse=True)
 
 
 def steps_text(leg: Leg) -> str:

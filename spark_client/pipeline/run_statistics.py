@@ -156,13 +156,15 @@ class RunStatistics:
 @dataclass(frozen=True)
 class LastRun:
     """The last run of a leg: its statistics, those of each exchange of the plan, whether the driver ran the leg's own
-    stages, and notes about exchanges. None or empty before the first.
+    stages, notes about exchanges, and the leg as it ran, if it differs from the user's steps. None or empty before the
+    first.
     """
 
     statistics: RunStatistics | None = None
     exchanges: Mapping[Exchange, ExchangeStatistics] = field(default_factory=dict)
     in_driver: bool = False
     notes: Mapping[Exchange, str] = field(default_factory=dict)
+    leg: Leg | None = None
 
 
 SERVERS_SHOWN = 8
@@ -201,12 +203,19 @@ class _Text:
         number = self._numbers[exchange] = len(self._numbers) + 1
         persisted = ", persisted" if self._is_persisted(exchange) else ""
         note = f", {self._ran.notes[exchange]}" if exchange in self._ran.notes else ""
-        lines = [f"{exchange} #{number}: {_placement(exchange)}{persisted}{note}"]
+        lines = [f"{exchange} #{number}: {_placement(exchange)}{_fewer_columns(exchange)}{persisted}{note}"]
         ran = self._ran.exchanges.get(exchange)
         if ran is not None:
             lines += [f"    {line}" for line in _facts(ran)]
         where = "" if ran is None or ran.tasks else ", in the driver"
         return [*lines, *self.of_leg(exchange.leg, where)]
+
+
+def _fewer_columns(exchange: Exchange) -> str:
+    names, columns = exchange.leg.schema.names, len(exchange.node.leg.schema.names)
+    return (
+        "" if len(names) == columns else f", {len(names)} of {columns} columns: {', '.join(map(repr, names))}"
+    )
 
 
 def _placement(exchange: Exchange) -> str:

@@ -71,7 +71,7 @@ class SideTables:
             return False
         small = chosen(sides, {}, broadcast_threshold_bytes(self._spark), HELD_ROWS)
         persisted = self._shuffles.persisted
-        return any(each.leaves_out and persisted.find(each.other) is None for each in small)
+        return any(each.leaves_out and persisted.find(each.other.node) is None for each in small)
 
     def decide(self, written: Mapping[Exchange, SealedDataset], kept: Collection[Exchange]) -> list[Exchange]:
         """Hold the sides that are written and small; the exchanges of those that are to be written first.

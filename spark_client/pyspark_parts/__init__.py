@@ -18,6 +18,7 @@ from .inner_names import (
     infer_group_arrow_eval_type_from_func,
     infer_group_pandas_eval_type_from_func,
     interrupts_kept,
+    jobs_with_tag,
     numbers_rdd,
     session_tag,
     worker_connection,

@@ -129,6 +129,11 @@ def session_tag(spark: Any) -> str:
     return str(spark._jsparkSession.sessionJobTag())
 
 
+def jobs_with_tag(context: Any, tag: str) -> list[int]:
+    """The jobs of Spark Classic that have the tag, also those that have ended."""
+    return list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
+
+
 def worker_connection() -> socket.socket | None:
     """The connection of the worker whose task this thread loads or runs, which stays PySpark's; None outside of a
     worker that PySpark's daemon has forked.
@@ -166,6 +171,7 @@ __all__ = [
     "infer_group_arrow_eval_type_from_func",
     "infer_group_pandas_eval_type_from_func",
     "interrupts_kept",
+    "jobs_with_tag",
     "numbers_rdd",
     "session_tag",
     "worker_connection",

@@ -34,8 +34,8 @@ Rows in the order of their keys
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -203,6 +203,17 @@ class Reduction:
     schema: pa.Schema
     stage: str
     carried: tuple[str, ...] = ()
+
+    def with_columns(self, names: Collection[str]) -> Reduction:
+        """The same groups with these of the carried columns and of the states, by their names in ``schema``."""
+        first = len(self.keys) + len(self.carried)
+        states = zip(self.schema.names[first:], self.states, strict=True)
+        return replace(
+            self,
+            states=tuple(state for name, state in states if name in names),
+            schema=pa.schema([field for field in self.schema if field.name in {*self.keys, *names}]),
+            carried=tuple(name for name in self.carried if name in names),
+        )
 
     def lift(self, batch: Any) -> pa.RecordBatch:
         """Each row as a group of its own, in the reduced schema, in memory of its own: a column would keep alive all of

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from flight_server.keys import flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared, FunctionCall, array_over, folded, needed, parts_of
+from spark_client.arrow import Declared, array_over, folded, is_repeatable, needed, parts_of
 
 from .stored_texts import codes
 
@@ -119,7 +119,7 @@ class KeptRows:
     def by(cls, expression: Any, schema: pa.Schema, names: Sequence[str]) -> KeptRows:
         """By an expression that fits the schema."""
         looked_at = tuple(needed(expression, schema) or schema.names[:1])
-        return cls(expression, looked_at, tuple(names), _is_repeatable(expression))
+        return cls(expression, looked_at, tuple(names), is_repeatable(expression))
 
     def of(self, batch: Any, declared: Declared) -> Any:
         """The kept rows of a batch, in which columns may have dictionaries, as ``declared``; None without any.
@@ -172,13 +172,6 @@ class KeptRows:
         # Null is false.
         kept = [flags(each.fill_null(pa.scalar(value=False))) for each in chunks]
         return np.concatenate([np.zeros(0, np.bool_), *kept])
-
-
-def _is_repeatable(expression: Any) -> bool:
-    parts = parts_of(expression)
-    return parts is not None and not any(
-        isinstance(part, FunctionCall) and part.function == "random" for part in parts
-    )
 
 
 def _part(declared: Declared, names: Sequence[str]) -> Declared:

@@ -150,6 +150,25 @@ def driver_bytes(homes: Sequence[FileHome], pieces: Sequence[FilePiece], columns
     return values + OPEN_BYTES * len({id(piece.file) for piece in pieces})
 
 
+def path_of(piece: FilePiece) -> tuple[str, int]:
+    """Where the piece is: two that are equal are of one file that was given twice."""
+    return piece.file.path, piece.unit
+
+
+def share_of(dataset: Any, names: Collection[str], of_names: Collection[str]) -> float:
+    """About which part of the bytes of the columns ``of_names`` the columns ``names`` among them are: of Parquet by the
+    first row group of the first file, which the plan has read, else by their number.
+    """
+    from pyarrow import dataset as ds  # noqa: PLC0415 - as above
+
+    first = next(iter(dataset.get_fragments()), None)
+    if isinstance(first, ds.ParquetFileFragment) and first.metadata.num_row_groups:
+        group = first.metadata.row_group(0)
+        whole = _share(group, of_names)
+        return _share(group, names) / whole if whole else 1.0
+    return len(names) / max(1, len(of_names))
+
+
 class _Planner:
     def __init__(self, schema: pa.Schema, columns: ReadColumns, filter: Any) -> None:  # noqa: A002 - as above
         self._schema = schema

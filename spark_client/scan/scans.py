@@ -20,6 +20,11 @@ Columns of files
     (32 and 64 bits, time units). With ``columns`` only those must agree. With ``schema`` that counts,
     in a pyarrow Dataset its schema: then a column that a file lacks is null.
 
+Fewer columns and rows
+    A pipeline may turn out to need fewer columns than the scan has, and only rows that a later step keeps
+    (:meth:`Scan.with_columns`, :meth:`Scan.with_filter`). Such a scan reads the same files, with the same checks. Of at
+    most ``MOST_FOOTERS`` files, footers are read once more to leave out row groups by their statistics.
+
 Types of files
     See ``known_columns``, ``folder_values``, and for Spark's footers ``spark_footers``.
 """
@@ -27,8 +32,9 @@ Types of files
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +42,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import InvalidRequest, did_you_mean, shown
-from spark_client.arrow import Declared, kept_share, needed
+from spark_client.arrow import Declared, cannot_fail, kept_share, needed
 from spark_client.jobs import (
     arrow_schema,
     batch_limits,
@@ -52,30 +58,38 @@ from .file_reading import BATCH_ROWS, FileReading
 from .filters import KeptRows, check, expression_of
 from .folder_values import FolderRules
 from .known_columns import KnownColumns, ReadColumns
-from .pieces import driver_bytes, pieces_of, rows_of
+from .pieces import FilePiece, driver_bytes, path_of, pieces_of, rows_of, share_of
 from .splits import Splits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+MOST_FOOTERS = 256
+
+
 @dataclass(frozen=True)
 class Scan:
     """A plan: its schema and splits. ``driver_bytes`` is about what the driver would hold if it read all; None where
     only tasks may: what the driver has not read as they do. ``rows`` are those that tasks look at, None
-    where the files do not tell; ``kept`` is a guess of the filter's part.
+    where the files do not tell; ``kept`` is a guess of the filter's part. ``dataset`` is read, in which columns have
+    the types of ``schema``.
     """
 
-    label: str
+    what: str
     struct: StructType
     declared: Declared
     splits: Splits
-    driver_bytes: int | None = None
-    rows: int | None = None
-    kept: float = 1.0
+    driver_bytes: int | None
+    rows: int | None
+    kept: float
+    dataset: Any
+    schema: pa.Schema
+    narrowed: str = ""
+    """How it differs from the scan that the user has written, in words."""
 
     def __str__(self) -> str:
-        return self.label
+        return f"scan({self.what}, {_count(len(self.splits), 'task')}){self.narrowed}"
 
     @classmethod
     def plan(
@@ -131,13 +145,98 @@ class Scan:
         fields = {field.name: field for field in struct}
         shown = StructType([fields[name] for name in names])
         return cls(
-            f"scan({_describe(what)}, {_count(len(splits), 'task')})",
+            _describe(what),
             shown,
             Declared(where, pa.schema([declared.schema.field(name) for name in names])),
             splits,
             driver_bytes(homes, pieces, len(read)),
             rows_of(pieces),
             kept_share(expression),
+            dataset,
+            known.schema,
+        )
+
+    def with_columns(self, spark: SparkSession, names: Sequence[str]) -> Scan:
+        """The same rows with fewer columns."""
+        shown = f", {len(names)} of {len(self.struct)} columns: {', '.join(map(repr, names))}"
+        return self._with(spark, names, self.splits.reading.filter, self._pieces(), shown)
+
+    def with_filter(self, spark: SparkSession, expression: Any, name: str) -> Scan | None:
+        """Those of the rows for which the expression, which is repeatable and fits them, is true; None if it could fail
+        for a row that the scan's own filter leaves out.
+        """
+        own = self.splits.reading.filter
+        whole = expression
+        if own is not None:
+            if not cannot_fail(expression, self.declared.schema):
+                return None
+            whole = own.expression & expression
+        names = self.struct.names
+        rows = KeptRows.by(whole, self.splits.reading.columns.declared.schema, names)
+        return self._with(spark, names, rows, self._kept_pieces(whole), f", with {name}")
+
+    def _pieces(self) -> Iterator[FilePiece]:
+        """All of them; a file that several splits share is one object again."""
+        last: Any = None
+        for number in range(len(self.splits)):
+            for piece in self.splits.pieces(number):
+                last = last if piece.file == last else piece.file
+                yield replace(piece, file=last)
+
+    def _kept_pieces(self, expression: Any) -> Iterable[FilePiece]:
+        """Those that may have rows for which the expression is true. What cannot be told, tasks see."""
+        pieces = list(self._pieces())
+        files = len({path_of(piece)[0] for piece in pieces})
+        if len(pieces) < 2 or files > MOST_FOOTERS:
+            return pieces
+        reading = self.splits.reading
+        columns = replace(reading.columns, every=False)
+        with suppress(InvalidRequest, OSError):
+            _, kept = pieces_of(self.dataset, self.schema, columns, expression)
+            places = {path_of(piece) for piece in kept}
+            return [piece for piece in pieces if path_of(piece) in places]
+        return pieces
+
+    def _with(
+        self,
+        spark: SparkSession,
+        names: Sequence[str],
+        rows: KeptRows | None,
+        pieces: Iterable[FilePiece],
+        narrowed: str,
+    ) -> Scan:
+        reading = self.splits.reading
+        columns = reading.columns
+        read = {*names, *(rows.looked_at if rows is not None else ())}
+        fields = [field for field in columns.declared.schema if field.name in read]
+        share = share_of(self.dataset, [field.name for field in fields], columns.declared.schema.names)
+        has_lists = any(pa.types.is_nested(field.type) for field in fields)
+        pieces = [
+            replace(piece, size_bytes=int(piece.size_bytes * share), values=piece.values if has_lists else 0)
+            for piece in pieces
+        ]
+        kept = replace(
+            reading,
+            columns=replace(
+                columns,
+                declared=replace(columns.declared, schema=pa.schema(fields)),
+                names=tuple(names),
+                every=False,
+            ),
+            filter=None if rows is None else replace(rows, names=tuple(names)),
+        )
+        of_names = {field.name: field for field in self.struct}
+        return replace(
+            self,
+            struct=StructType([of_names[name] for name in names]),
+            declared=replace(
+                self.declared, schema=pa.schema([self.declared.schema.field(name) for name in names])
+            ),
+            splits=Splits.of(pieces, split_sizes(spark), kept),
+            driver_bytes=driver_bytes(reading.homes, pieces, len(fields)),
+            rows=rows_of(pieces),
+            kept=kept_share(None if rows is None else rows.expression),
+            narrowed=self.narrowed + narrowed,
         )
 
 

@@ -13,7 +13,8 @@ Writing
     What a server loses before all is sealed is written again: the job runs again, whole and under new generations, at
     most ``RERUNS`` times; then it fails with :class:`ServerLost`. A generation ends in the number of its run, so that a
     server knows the newer one: a put under it replaces the older one, and a put under the older one is refused. A
-    job that reads what is lost fails at once, because what it reads must be written first.
+    job that reads what is lost fails at once, because what it reads must be written first. So does a job whose tasks
+    were sent by a server to another one (:class:`InvalidRequest`): they would be again.
 
 Losing
     A sealed dataset is LOST when one of its portions is gone, which no object in shared storage has. Only its holders
@@ -46,7 +47,7 @@ from flight_server.protocol import (
     is_object,
     transitions,
 )
-from spark_client.connection import AWAY, TimedOut
+from spark_client.connection import AWAY, TimedOut, sent_elsewhere
 
 from .partition_sizes import PartitionSizes, SealTotals, filled_bits
 from .server_table import Presence, ServerStart, ServerTable
@@ -326,6 +327,8 @@ class _Job:
     """Of starts, when the present run began."""
     began_seconds: float = 0.0
     """When it did."""
+    starts: dict[str, str | None] = field(default_factory=dict)
+    """Those of the servers, by location, when it did."""
     looks: dict[str, None] = field(default_factory=dict)
     """The locations that were asked and have not answered."""
     seals: dict[tuple[str, ServerStart], None] = field(default_factory=dict)
@@ -493,6 +496,7 @@ class DatasetMachine:
     def _run(self, job: _Job, locations: tuple[str, ...], now_seconds: float) -> RunJob:
         job.run += 1
         job.has_insisted, job.losses_before, job.began_seconds = False, self.servers.losses, now_seconds
+        job.starts = {each: self.servers.start(each) for each in locations}
         generation = f"{job.token}{job.run:02x}"
         for name in job.datasets:
             dataset = self._datasets[name]
@@ -644,12 +648,7 @@ class DatasetMachine:
                     job.unreached = error
                 return self._look_ended(call, now_seconds)
             case Seal():
-                job = self._job_of(call)
-                if isinstance(error, (NotFound, *_AWAY)):
-                    self._lose_portion(call, call.server)
-                elif job is not None:
-                    return self._give_up(job, error)
-                return self._seal_ended(call, None, now_seconds)
+                return self._seal_failed(call, error, now_seconds)
             case Renew() if isinstance(error, NotFound):
                 self._lose_portion(call, ServerStart(call.location, call.start))
             case FindObject():
@@ -714,6 +713,28 @@ class DatasetMachine:
             assert dataset.totals is not None
             dataset.totals.add(answer)
         return [] if job.seals else self._sealed(job, now_seconds)
+
+    def _seal_failed(self, call: Seal, error: Exception, now_seconds: float) -> list[DriverCall]:
+        job = self._job_of(call)
+        if job is not None and (wrong := self._misdirected(job, call, error)) is not None:
+            return self._give_up(job, wrong)
+        if isinstance(error, (NotFound, *_AWAY)):
+            self._lose_portion(call, call.server)
+        elif job is not None:
+            return self._give_up(job, error)
+        return self._seal_ended(call, None, now_seconds)
+
+    def _misdirected(self, job: _Job, call: Seal, error: Exception) -> InvalidRequest | None:
+        """The error if the server has had one start since before the run, and tasks wrote to another: then they were at
+        another server.
+        """
+        start = job.starts.get(call.location)
+        if not isinstance(error, NotFound) or start in (None, call.server.start):
+            return None
+        if error.detail.get("server_start") != start:
+            return None
+        locations = self._datasets[call.dataset].portions[call.server].locations
+        return sent_elsewhere(call.location, ", ".join(locations))
 
     def _job_of(self, call: Seal) -> _Job | None:
         """The job that waits for this seal."""

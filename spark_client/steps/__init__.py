@@ -2,11 +2,20 @@
 
 from .aggregate_stage import FinalStage, MergeStage, PartialStage
 from .asof_stage import AsofStage
-from .batch_stages import AlignStage, CountStage, FilterStage, LimitStage, MapStage, SelectStage, evaluate
+from .batch_stages import (
+    AlignStage,
+    CountStage,
+    FilterStage,
+    KeepStage,
+    LimitStage,
+    MapStage,
+    SelectStage,
+    evaluate,
+)
 from .group_stage import CogroupStage, GroupStage
 from .join_stage import JoinStage, TableJoinStage
 from .key_groups import GroupedSide
-from .one_pass import NO_LIMITS, BatchLimits, Both, Count, Kept, Pass, Stage, run
+from .one_pass import NO_LIMITS, BatchLimits, Both, Count, Kept, OwnStage, Pass, Stage, run
 from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
 from .sample_stage import SampleStage
 from .session_settings import with_settings

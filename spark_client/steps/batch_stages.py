@@ -150,6 +150,18 @@ class CountStage(OwnStage):
 
 
 @dataclass(frozen=True)
+class KeepStage(OwnStage):
+    """The columns of ``declared``, by their names, without the others."""
+
+    declared: Declared
+
+    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
+        names = self.declared.schema.names
+        for batch in batches:
+            yield batch.select(names)
+
+
+@dataclass(frozen=True)
 class AlignStage(OwnStage):
     """The columns, by their positions, with the names and types of ``declared``, which hold every value."""
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from flight_server.__main__ import serve
 from flight_server.config import Settings
+from flight_server.host import machine
 from tests.support.certificates import self_signed
 from tests.support.server_process import ROOT, ServerProcess
 
@@ -57,12 +58,27 @@ def test_the_ready_line_is_json_and_says_where(flight_server_process: StartServe
     server = flight_server_process(command=command, http_port=0, memory_limit="64MiB")
     assert server.ready["event"] == "ready"
     assert server.ready["memory_limit_bytes"] == 64 << 20
+    assert server.events("memory_limit_too_high") == []
     assert Path(server.ready["data_dir"]).is_dir()
     with flight.connect(server.ready["location"]) as client:
         assert list(client.list_flights()) == []
     assert server.ready["http"].startswith("http://127.0.0.1:")
     assert server.terminate() == 0
     assert not Path(server.ready["data_dir"]).exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_memory_limit_above_the_machine_s_memory_is_one_warning_at_the_start(
+    workers: int, flight_server_process: StartServer
+) -> None:
+    memory_bytes = machine.memory_bytes()
+    server = flight_server_process(workers=workers, memory_limit=memory_bytes + (1 << 20))
+    (warning,) = server.events("memory_limit_too_high")
+    assert warning["level"] == "warning"
+    assert (warning["memory_limit_bytes"], warning["memory_bytes"]) == (
+        memory_bytes + (1 << 20),
+        memory_bytes,
+    )
 
 
 def test_the_ready_line_is_one_line_of_text_on_standard_output() -> None:

@@ -59,7 +59,7 @@ async def test_the_default_disk_limit_counts_what_changelogs_have_already(
         dataset, _ = await store.create(request, SchemaMessage.of(rows.schema))
         write = store.write(dataset)
         await write.add(rows, server.catalogue.budget.frames.reserve(rows.nbytes))
-        assert (await write.commit()).version == 1
+        assert await write.commit() == 1
     async with Server(settings(tmp_path)) as server:
         disk = server.catalogue.budget.disk
         assert disk.used_bytes > 0

@@ -22,7 +22,7 @@ import random
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import grpc
 import pyarrow as pa
@@ -169,6 +169,7 @@ _DRAWN: dict[str, tuple[int, Any]] = {
     "GET list": (2, _listed),
     "GET statistics": (2, _listed),
     "GET why": (1, _listed),
+    "GET rows": (3, _plain),
     "GET history": (1, lambda *_: {}),
     "GET metrics": (1, lambda *_: {}),
     "POST hold": (1, _hold),
@@ -308,10 +309,10 @@ class Side:
                 target += f"?prefix={quote(given['prefix'], safe='')}"
             elif given["of"]:
                 target += f"?dataset={quote(name, safe='')}"
-        elif route == "hold":
-            target, body = "/v1/hold", json.dumps({"dataset": name, **given})
         else:
-            target = {"history": "/v1/history", "metrics": "/metrics", "put": "/v1/put"}[route]
+            target = "/metrics" if route == "metrics" else f"/v1/{route}"
+            target += f"?{urlencode({'dataset': name, **given})}" if route == "rows" else ""
+            body = json.dumps({"dataset": name, **given}) if route == "hold" else None
         try:
             if self._connection.sock is None:
                 self._connection.connect()

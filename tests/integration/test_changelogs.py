@@ -95,6 +95,7 @@ def test_each_put_is_a_version_and_every_way_of_reading_says_which(
         "rows": 2,
         "bytes": 0,
         "generation": created["generation"],
+        "start": action(client, "locations")["start"],
         "version": 1,
     }
     late = signed(rates(("EUR", 2, 1.2), ("JPY", 1, 160.0)), 1, -1, kind=pa.int8())
@@ -128,11 +129,12 @@ def test_a_put_over_http_is_a_version_and_says_so(server: ServerProcess, client:
         assert json.loads(answer)["version"] == version
     attempt = command({"dataset": "posted", "producer": 4, "attempt": "a"})
     (answer,) = raw_put.put(location, [*put_messages(attempt, batches), commit(1, 1)])
-    assert json.loads(answer) | {"bytes": 0, "generation": ""} == {
+    assert json.loads(answer) | {"bytes": 0, "generation": "", "start": ""} == {
         "committed": True,
         "rows": 1,
         "bytes": 0,
         "generation": "",
+        "start": "",
         "version": 3,
     }
     with pytest.raises(raw_put.Refused, match="without its commit message") as refused:

@@ -34,7 +34,7 @@ def snapshot_of(view: View, version: int) -> Iterator[pa.RecordBatch]:
     """The collection at a version, in parts; parts may be empty."""
     part = ViewPart()
     while part.left:
-        part = view.snapshot_part(version, part)
+        part = view.part(None, version, part)
         assert part.rows is not None
         yield part.rows
 
@@ -43,7 +43,7 @@ def deltas_of(view: View, after: int, upto: int) -> Iterator[pa.RecordBatch]:
     """The changes of the collection between two versions, in parts; parts may be empty."""
     part = ViewPart()
     while part.left:
-        part = view.deltas_part(after, upto, part)
+        part = view.part(after, upto, part)
         assert part.rows is not None
         yield part.rows
 
@@ -129,18 +129,23 @@ class Engine:
     ) -> int:
         write = self.store.write(self.catalogue.find(NAME), deletes=deletes)
         await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
-        return int((await write.commit(transaction)).version)
+        return int(await write.commit(transaction))
 
     def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Going:
         """Begin to fold some ranges, all if none are named."""
         changelog = self.changelog
-        last = len(changelog.contents.bases.ranges) - 1 if last is None else last
-        return self.store.compactor.start(changelog, FoldPlan(first, last, to_file, 0), since)
+        plan: FoldPlan | RewritePlan
+        if to_file:
+            last = len(changelog.contents.bases.ranges) - 1 if last is None else last
+            plan = FoldPlan(first, last, 0)
+        else:
+            plan = RewritePlan(changelog.contents.recent, in_memory=True, to_file=False, folds=True)
+        return self.store.compactor.start(changelog, plan, since)
 
     def begin_rewrite(self, runs: Sequence[Run], *, to_file: bool) -> Going:
         """Begin to rewrite recent runs, all in memory or all files."""
         in_memory = all(isinstance(run, MemoryRun) for run in runs)
-        plan = RewritePlan(tuple(runs), in_memory, to_file, alone=in_memory and to_file)
+        plan = RewritePlan(tuple(runs), in_memory, to_file)
         return self.store.compactor.start(self.changelog, plan, 0)
 
     def publish(self, going: Going) -> None:
@@ -157,7 +162,7 @@ class Engine:
             number = next(n for n, each in enumerate(changelog.contents.bases.ranges) if each.since < since)
             self.publish(self.begin_fold(since, number, number, to_file=True))
         runs = [run for run in changelog.contents.recent if isinstance(run, MemoryRun)]
-        if runs or any(isinstance(run, MemoryRun) for run in changelog.contents.bases.runs):
+        if runs:
             self.publish(self.begin_rewrite(runs, to_file=True))
 
     def snapshot(self, version: int) -> Counter[tuple[Any, ...]]:

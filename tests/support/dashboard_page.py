@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.browser import Browser
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 STATE = "document.getElementById('state').textContent"
@@ -19,17 +20,25 @@ def show(page: Browser, server: ServerProcess, width: int = 1280, before: str = 
 
 
 def rows(page: Browser, name: str) -> list[list[str]]:
-    """The texts of a table without its head."""
+    """The texts of a table without its head, and without the buttons that fold its rows."""
     lines = f"[...document.querySelectorAll('#{name} tbody tr')]"
-    shown: list[list[str]] = page.evaluate(
-        f"{lines}.map(row => [...row.cells].map(cell => cell.textContent))"
-    )
+    cells = "[...row.cells].filter(cell => cell.className !== 'fold')"
+    shown: list[list[str]] = page.evaluate(f"{lines}.map(row => {cells}.map(cell => cell.textContent))")
     return shown
 
 
 def text(page: Browser, name: str) -> str:
     """All text of an element."""
     return str(page.evaluate(f"document.getElementById('{name}').textContent"))
+
+
+def open_dataset(page: Browser, name: str) -> None:
+    """Search for it, and click on its name."""
+    search = f"filter.value = {name!r}; filter.dispatchEvent(new Event('input'))"
+    page.evaluate("{ const filter = document.getElementById('filter'); " + search + " }")
+    button = f"[...document.querySelectorAll('#datasets .opens')].find(each => each.textContent === {name!r})"
+    eventually(lambda: page.evaluate(f"!!{button}"), True)
+    page.evaluate(f"{button}.click()")
 
 
 def dataset(page: Browser, name: str) -> list[str]:

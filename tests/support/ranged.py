@@ -5,6 +5,7 @@ plans, folds and rewrites that a compactor would do, in no time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from flight_server.kinds.changelog import compactor, planning
 from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
+from flight_server.kinds.changelog.folding import compacted
 from flight_server.kinds.changelog.planning import (
     Amounts,
     FoldPlan,
@@ -33,8 +35,16 @@ from tests.support.run_rows import run_folder
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 
-Change = tuple[int, int, int]
-"""A key, its time, and the diff."""
+CLOSED = 1_000_000
+UNTIL_CLOSED = {
+    "rule": "until_closed",
+    "key": ["key"],
+    "closed_by": {"time": CLOSED},
+    "keep": {"rule": "latest", "order_by": ["time"]},
+}
+
+Change = tuple[int, int | None, int]
+"""A key, its time, and the diff; of a delete the time is None, and the diff ``DELETE``."""
 
 
 class Ranged:
@@ -42,7 +52,7 @@ class Ranged:
 
     Args:
         delay_seconds: of the changelog.
-        keep: its rule; what it needs and shows is known of ``latest`` alone.
+        keep: its rule.
     """
 
     def __init__(self, directory: Path, delay_seconds: float, keep: dict[str, Any] = LATEST) -> None:
@@ -57,6 +67,7 @@ class Ranged:
         self.since = self.upper = 0
         self.held: int | None = None
         self.history: list[tuple[int, Change]] = []
+        self._puts: list[Updates] = []
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
         self._left_over = LeftOver()
@@ -66,13 +77,15 @@ class Ranged:
 
     # What happens
 
-    def put(self, changes: list[Change]) -> None:
+    def put(self, changes: Sequence[Change]) -> None:
         """Commit them as one version."""
         self.upper += 1
         self.history += [(self.upper, change) for change in changes]
-        keys, times, diffs = (np.array([change[place] for change in changes], np.int64) for place in range(3))
-        rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(times)], schema=SCHEMA)
-        updates = Updates.of(self.layout, rows, np.full(len(changes), self.upper), diffs)
+        keys, times, diffs = ([change[place] for change in changes] for place in range(3))
+        columns = [pa.array(keys, pa.int64()), pa.array(times, pa.int64())]
+        rows = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        updates = Updates.of(self.layout, rows, np.full(len(changes), self.upper), np.array(diffs, np.int64))
+        self._puts.append(updates)
         self.contents = self.contents.committed(self._runs(updates))
         self.timeline.add(self.upper, self.now)
         self.last_put = self.now
@@ -104,7 +117,7 @@ class Ranged:
         while (plan := self._plan()) is not None:
             work = self._begin(plan)
             self.read_rows += sum(work.steps())
-            work.catch_up(self.contents)
+            work.catch_up(self.contents, briefly=True)
             self.contents = work.published(self.contents)
 
     @property
@@ -121,7 +134,7 @@ class Ranged:
             return plan
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
         left_over = self._left_over
-        plan = left_over.plan(amounts, self.now, idle=idle)
+        plan = left_over.plan(amounts, 0, self.now, idle=idle)
         if plan is None or left_over.since is None:
             return None
         if self.now < max(left_over.since + self.patience, self._slow_at):
@@ -131,18 +144,25 @@ class Ranged:
         return plan
 
     def _begin(self, plan: FoldPlan | RewritePlan) -> Work:
-        make = self._new_file if plan.to_file else None
-        if isinstance(plan, RewritePlan):
-            return Rewrite(self.contents, plan.runs, make, self._pool)
-        self.since = self.horizon
-        return Fold(
+        if plan.folds:
+            self.since = self.horizon
+        if isinstance(plan, FoldPlan):
+            return Fold(
+                self.contents,
+                plan.first,
+                plan.last,
+                since=self.since,
+                rule=self.rule,
+                new_file=self._new_file,
+            )
+        return Rewrite(
             self.contents,
-            plan.first,
-            plan.last,
+            plan.runs,
             since=self.since,
             rule=self.rule,
-            new_file=make,
+            new_file=self._new_file if plan.to_file else None,
             memory=self._pool,
+            fold=plan.folds,
         )
 
     def _new_file(self) -> RunWriter:
@@ -154,23 +174,17 @@ class Ranged:
     def rows(self) -> int:
         return self.contents.rows
 
-    def counts(self, version: int) -> Counter[tuple[int, int]]:
-        """How often each row was put up to a version."""
-        found: Counter[tuple[int, int]] = Counter()
-        for at, (key, time, diff) in self.history:
-            if at <= version:
-                found[key, time] += diff
-        return found
-
     def shown(self, version: int) -> dict[int, int]:
         """The time of each key's greatest row, of all that were put."""
-        return dict(sorted(row for row, count in self.counts(version).items() if count > 0))
+        counts: Counter[tuple[int, int]] = Counter()
+        for at, (key, time, diff) in self.history:
+            if at <= version and time is not None:
+                counts[key, time] += diff
+        return dict(sorted(row for row, count in counts.items() if count > 0))
 
     def needed_rows(self, version: int) -> int:
         """How many rows one fold of everything up to a version would leave."""
-        counts = self.counts(version)
-        below = sum(count < 0 for count in counts.values())
-        return below + len({key for (key, _), count in counts.items() if count > 0})
+        return len(compacted(Updates.joined(self.layout, self._puts[:version]), version, self.rule)[0])
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""
@@ -178,7 +192,7 @@ class Ranged:
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:
-            part = view.snapshot_part(self.upper, part)
+            part = view.part(None, self.upper, part)
             assert part.rows is not None
             found |= zip(*(column.to_pylist() for column in part.rows.columns), strict=True)
         return found

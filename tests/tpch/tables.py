@@ -33,6 +33,17 @@ class Tables:
         """A pipeline over a table: its rows are read by Spark's tasks."""
         return self.shuffle.scan(self.folder / f"{table}.parquet", columns=columns, filter=filter)
 
-    def broadcast(self, rows: Pipeline) -> Broadcast:
+    def broadcast(self, rows: Pipeline) -> Broadcast | Pipeline:
         """The rows of a pipeline, held by every task that joins them."""
         return self.shuffle.broadcast(rows)
+
+
+class WholeTables(Tables):
+    """The tables for queries that are not planned by hand: all columns are read, filters are steps, and joins plain."""
+
+    def scan(self, table: str, columns: Sequence[str], filter: Any = None) -> Pipeline:  # noqa: A002 - as above
+        rows = self.shuffle.scan(self.folder / f"{table}.parquet")
+        return rows if filter is None else rows.filter(filter)
+
+    def broadcast(self, rows: Pipeline) -> Broadcast | Pipeline:
+        return rows

@@ -12,7 +12,7 @@ from spark_client import Reading, ShuffleClient
 from tests.support.server_process import ServerProcess
 from tests.tpch.answers import QUERIES, Query, database, differences
 from tests.tpch.data import generate
-from tests.tpch.tables import Tables
+from tests.tpch.tables import Tables, WholeTables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +66,17 @@ def test_the_pipeline_gives_the_answer_of_the_sql(query: Query, tables: Tables, 
     expected = duck.sql(query.sql(tables.scale)).to_arrow_table()
     assert len(expected) > 0
     found = query.pipeline(tables).toArrow()
+    assert not differences(found, expected, query.order)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tables", [Reading.driver_bytes], indirect=True)
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_a_pipeline_that_is_not_planned_by_hand_gives_the_answer(
+    query: Query, tables: Tables, duck: Any
+) -> None:
+    expected = duck.sql(query.sql(tables.scale)).to_arrow_table()
+    found = query.pipeline(WholeTables(tables.shuffle, tables.folder, tables.scale)).toArrow()
     assert not differences(found, expected, query.order)
 
 

@@ -8,4 +8,3 @@ and ``folding`` give the rows at a version. ``records.changelog_records`` has wh
 
 from .changelog_kind import ChangelogKind
 from .store import Store
-from .version_appends import VersionAppends

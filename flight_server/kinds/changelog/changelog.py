@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -95,6 +95,7 @@ class Changelog:
 
     Args:
         declared: as it was created.
+        room: counts it.
         metadata: counts its transactions.
         hooks: are told of each change.
     """
@@ -102,7 +103,6 @@ class Changelog:
     # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
     damage: str | None = None
     why_closed = ""  # follows its name, once it is
-    final: View | None = None  # of a closed changelog, for the readers that it has
     full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
 
@@ -114,6 +114,7 @@ class Changelog:
         records: ChangelogRecords,
         folder: RunFolder,
         *,
+        room: Reservation,
         metadata: Metadata,
         max_lag_seconds: float,
         hooks: Hooks,
@@ -136,7 +137,7 @@ class Changelog:
         self.timeline = Timeline(declared.delay_seconds, 0, time.monotonic())
         self.transactions = Transactions(self.name, metadata)
         self.working: list[Going] = []
-        self.room: Reservation | None = None  # of ``metadata``
+        self._room = room
         self.left_over = LeftOver()
         self.readers = 0  # open streams
         self._hooks = hooks
@@ -179,14 +180,17 @@ class Changelog:
 
     def close(self, why: str) -> None:
         """Take nothing more; followers get an error with ``why``. The files stay, if the records name them. Twice is
-        fine. Reads of a version that have begun go on to their end, unless memory gets short (``final``).
+        fine. Reads of a version that have begun go on to their end, unless memory gets short.
         """
         self.why_closed = why
-        if self.state is not ChangelogState.CLOSED and self.readers:
-            self.final = self.view()
         self.step("close")
-        self.contents = Contents.empty(self.layout)
+        if not self.readers:
+            self.empty()
         self.wake()  # so that its compaction is abandoned
+
+    def empty(self) -> None:
+        """Let go of the runs of a closed changelog."""
+        self.contents = Contents.empty(self.layout)
 
     # Writing
 
@@ -198,10 +202,9 @@ class Changelog:
     # Reading
 
     def view(self) -> View:
-        """What can be read now. Raises DatasetDropped."""
-        if self.final is not None:
-            return self.final
-        self.step("read")
+        """What can be read now; of a closed one by the reads that have begun. Raises DatasetDropped."""
+        if self.state is not ChangelogState.CLOSED or not self.contents.runs:
+            self.step("read")
         return View(self.layout, self.rule, self.contents, self.since, self.upper)
 
     def check_version(self, version: int) -> int:
@@ -247,22 +250,14 @@ class Changelog:
 
     def advanced_since(self, now: float) -> int:
         """The version up to which compaction may go now."""
-        held = self.holds.oldest()
-        wanted = self.horizon(now)
-        return max(self.since, wanted if held is None else min(wanted, held))
+        held, horizon = self.holds.oldest(), self.horizon(now)
+        return max(self.since, horizon if held is None else min(horizon, held))
 
     # Numbers
 
     @property
     def rows(self) -> int:
         return self.contents.rows
-
-    @property
-    def keys(self) -> int:
-        """At most so many keys: those of each run. A key that is in several runs counts in each, until a fold joins
-        them. Without a rule a key is a row.
-        """
-        return self.contents.bases.keys + sum(run.keys for run in self.contents.recent)
 
     @property
     def memory_bytes(self) -> int:
@@ -272,11 +267,6 @@ class Changelog:
     def disk_bytes(self) -> int:
         files = (run for run in self.contents.runs if isinstance(run, RunFile))
         return self.records.size_bytes + sum(run.size_bytes for run in files)
-
-    @property
-    def debt_rows(self) -> int:
-        """Rows that are not in a base yet, and so are left to fold."""
-        return self.rows - self.contents.bases.rows
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -288,16 +278,16 @@ class Changelog:
             "delay_seconds": self.delay_seconds,
             "since": self.since,
             "upper": self.upper,
-            "keys": self.keys,
+            "keys": self.contents.keys,
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.
-            "waiting_retractions": self.contents.bases.retractions,
+            "waiting_retractions": self.contents.waiting_retractions,
             "ranges": len(self.contents.bases.ranges),
             "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
-            "debt_rows": self.debt_rows,
+            "debt_rows": self.rows - self.contents.folded_rows,
             "merging": bool(self.working),
             **waiting(
                 self.contents,
@@ -306,7 +296,7 @@ class Changelog:
                 held,
                 working=bool(self.working),
             ),
-            "held_back": None if held is None else held.to_json(),
+            "held_back": None if held is None else asdict(held),
             "holds": self.holds.listed(now),
             "hold_count": len(self.holds.named),
             "followers": self.holds.followers,
@@ -371,15 +361,15 @@ class AttachedChangelog(Attachment):
         return {"since": self.changelog.since, "upper": self.changelog.upper}
 
     def statistics(self, sees: Sees) -> dict[str, Any]:
-        said = self.changelog.statistics()
-        keep = said["keep"]
+        numbers = self.changelog.statistics()
+        keep = numbers["keep"]
         if keep is not None and keep.get("emit") is not None and not sees(keep["emit"]):
-            said["keep"] = {name: value for name, value in keep.items() if name != "emit"}
-            if "not_emitting" in said:
-                said["not_emitting"] = (
+            numbers["keep"] = {name: value for name, value in keep.items() if name != "emit"}
+            if "not_emitting" in numbers:
+                numbers["not_emitting"] = (
                     "what it emits to takes nothing; this principal does not see that dataset"
                 )
-        return {"changelog": said}
+        return {"changelog": numbers}
 
     def stored(self) -> tuple[int, int, int]:
         return self.changelog.rows, self.changelog.memory_bytes, self.changelog.disk_bytes

@@ -26,9 +26,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -63,10 +63,14 @@ class _Waiting:
 
     updates: Updates | None
     files: list[RunFile]
-    rows: int
     transaction: Transaction | None
-    only_removes: bool = False
-    done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    only_removes: bool
+    done: asyncio.Future[int]
+
+    @property
+    def rows(self) -> int:
+        """Those that memory has."""
+        return 0 if self.updates is None else len(self.updates)
 
     def refuse(self, why: FlightShuffleError) -> None:
         """Answer that it was not made."""
@@ -107,7 +111,6 @@ class Commits:
         changelog: Changelog,
         updates: Updates | None,
         files: list[RunFile],
-        rows: int,
         transaction: Transaction | None,
     ) -> int:
         """The version that these updates became. Cancelling is safe: the commit may take place all the same.
@@ -121,7 +124,7 @@ class Commits:
         only_removes = (updates is None or updates.only_removes) and all(
             file.retractions + file.tombstones == file.rows for file in files
         )
-        waiting = _Waiting(updates, files, rows, transaction, only_removes)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         changelog.check_step("write")
         queue = self._queues.get(changelog)
         if queue is None:
@@ -129,8 +132,8 @@ class Commits:
             # The task begins at the next pass of the loop, when its first commit is queued. It is not awaited:
             # background holds it, and each commit has a future of its own.
             self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
-        queue.append(waiting)
-        return await asyncio.shield(waiting.done)
+        queue.append(_Waiting(updates, files, transaction, only_removes, done))
+        return await asyncio.shield(done)
 
     async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
         group: list[_Waiting] = []
@@ -142,20 +145,12 @@ class Commits:
                     if group:
                         await self._write(changelog, group)
                     group = []
-        except BaseException as error:
-            known = isinstance(error, FlightShuffleError)
-            refusal = (
-                error
-                if isinstance(error, FlightShuffleError)
-                else Unavailable(
-                    f"dataset {changelog.name!r}: the server is going down, or has a bug; write it again"
-                )
-            )
-            for waiting in [*group, *queue]:
-                waiting.refuse(refusal)
-            queue.clear()
-            if not known:
-                raise
+        except FlightShuffleError as refusal:
+            _refuse([*group, *queue], refusal)
+        except BaseException:
+            why = f"dataset {changelog.name!r}: the server is going down, or has a bug; write it again"
+            _refuse([*group, *queue], Unavailable(why))
+            raise
         finally:
             del self._queues[changelog]
 
@@ -223,13 +218,11 @@ class Commits:
     async def _write(self, changelog: Changelog, group: list[_Waiting]) -> None:
         now = time.monotonic()
         first, last = changelog.upper + 1, changelog.upper + len(group)
-        numbered = [
-            (version, waiting.transaction.id, waiting.transaction.version)
+        entries = {
+            transaction.id: changelog.transactions.noted(transaction.id, transaction.version, version)
             for version, waiting in enumerate(group, first)
-            if waiting.transaction is not None
-        ]
-        noted = changelog.transactions.noted
-        entries = {id_: noted(id_, number, version) for version, id_, number in numbered}
+            if (transaction := waiting.transaction) is not None
+        }
         try:
             encode = partial(_encoded, changelog, first, group)
             updates, block = (
@@ -243,20 +236,26 @@ class Commits:
                 then=lambda: self._made(changelog, group, updates, now),
             )
         except RecordGone:
-            self._refuse(changelog, group, None)
+            _refuse(group, _dropped(changelog))
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
-            frees = [waiting for waiting in group if waiting.only_removes] if trouble.full else []
-            if len(frees) == len(group):
-                frees = []
-            self._refuse(changelog, [waiting for waiting in group if waiting not in frees], trouble)
-            if frees:
-                await self._write(changelog, frees)
+            removing = [waiting for waiting in group if waiting.only_removes and trouble.full]
+            again = removing if len(removing) < len(group) else []
+            refusal = (OutOfBudget if trouble.full else Unavailable)(
+                f"dataset {changelog.name!r}: the disk did not take the commit: {trouble}; nothing of it was kept, "
+                "write it again",
+                dataset=changelog.name,
+            )
+            closed = changelog.state is ChangelogState.CLOSED
+            others = [waiting for waiting in group if waiting not in again]
+            _refuse(others, _dropped(changelog) if closed else refusal)
+            if again:
+                await self._write(changelog, again)
 
     def _made(self, changelog: Changelog, group: list[_Waiting], updates: Updates, now: float) -> None:
         """The versions of the group are on disk."""
         if changelog.state is ChangelogState.CLOSED:
-            self._refuse(changelog, group, None)
+            _refuse(group, _dropped(changelog))
             return
         first, last = changelog.upper + 1, changelog.upper + len(group)
         runs: list[Run] = [file for waiting in group for file in waiting.files]
@@ -264,32 +263,25 @@ class Commits:
             runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
         forgotten: dict[str, int] = {}
         for version, waiting in enumerate(group, first):
-            if waiting.transaction is not None:
-                id_number = waiting.transaction.id, waiting.transaction.version
-                forgotten |= changelog.transactions.note(id_number, version)
+            if (transaction := waiting.transaction) is not None:
+                forgotten |= changelog.transactions.note((transaction.id, transaction.version), version)
         if forgotten:
             changelog.records.forget(forgotten)
         changelog.published(runs, last, now)
         for version, waiting in enumerate(group, first):
             waiting.done.set_result(version)
 
-    def _refuse(self, changelog: Changelog, group: list[_Waiting], trouble: DiskTrouble | None) -> None:
-        """Answer that nothing of these was kept, because of the trouble or because the changelog is closed."""
-        refusal: FlightShuffleError
-        if changelog.state is ChangelogState.CLOSED or trouble is None:
-            why = changelog.why_closed or "is being removed"
-            refusal = DatasetDropped(
-                f"changelog {changelog.name!r} {why} while this was written; write it again",
-                dataset=changelog.name,
-            )
-        else:
-            refusal = (OutOfBudget if trouble.full else Unavailable)(
-                f"dataset {changelog.name!r}: the disk did not take the commit: {trouble}; nothing of it was kept, "
-                "write it again",
-                dataset=changelog.name,
-            )
-        for waiting in group:
-            waiting.refuse(refusal)
+
+def _refuse(group: Iterable[_Waiting], why: FlightShuffleError) -> None:
+    for waiting in group:
+        waiting.refuse(why)
+
+
+def _dropped(changelog: Changelog) -> DatasetDropped:
+    why = changelog.why_closed or "is being removed"
+    return DatasetDropped(
+        f"changelog {changelog.name!r} {why} while this was written; write it again", dataset=changelog.name
+    )
 
 
 def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:

@@ -5,28 +5,28 @@ a thread, hold no lock while they do, and change nothing until their result is p
 begins again. They know contents and run files alone.
 
 Folding
-    :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and makes these
-    the new bases. Later updates stay in the recent runs. A fold to a file ends after ``STEP_ROWS`` or ``STEP_BYTES``,
-    behind a whole key; the rest of its last range is a range of its own then, with the old base. One in memory is of
-    all ranges, and takes the place of the recent runs, too, so it never ends early. The result is cut into ranges
-    of about ``RANGE_ROWS`` or ``RANGE_BYTES`` if it is larger than two of these.
+    :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and writes these
+    to files as the bases of new ranges of about ``RANGE_ROWS`` or ``RANGE_BYTES``. Later updates stay in the recent
+    runs. It ends after ``STEP_ROWS`` or ``STEP_BYTES``, behind a whole key; the rest of its last range is a range of
+    its own then, with the old base. A :class:`Rewrite` of all rows there are, all in memory, may fold them, too.
 
 Late retractions
     A commit that comes while a fold works may retract rows, so that one shows which the rule has left out. A reader may
-    have seen it, so the keys of which the rule left something out, and something was retracted since (of a rule of
-    ``whole_keys`` anything was put), are folded again with these commits (:meth:`Fold.catch_up`), and the files are
-    written again. If the rule needs much of them now, the fold ends behind a key of these, as after a step.
+    have seen it, so the keys of which the rule left something out, and something was retracted since (if
+    ``any_update_counts``, anything was put), are folded again with these commits, and their range is written again
+    (:meth:`Fold.catch_up`). While commits wait, up to ``FEW_KEYS`` of a range are written to a file of their own, for
+    which the range is cut; if there are more, one range is written again at most, and others are left as they were.
 
 Large keys
-    A hash that is too large for a slice is folded alone, in pieces (``large_keys``), to a file. If the rule leaves too
-    much of it to be held, or has to be asked again, its updates are only added up.
+    A hash that is too large for a slice is folded in pieces (``large_keys``), to a range of its own. Of late commits
+    count only those with rows that are not above all of its old ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 
 import numpy as np
 
@@ -35,8 +35,8 @@ from flight_server.memory import MemoryPool
 
 from . import views
 from .contents import Contents, Range
-from .folding import added_up, compacted
-from .large_keys import TooLarge, folded, pieces
+from .folding import PieceTotals, added_up, compacted
+from .large_keys import in_pieces, pieces, rows_upto
 from .rules import Rule
 from .runs import MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
 from .views import slice_end
@@ -45,8 +45,7 @@ RANGE_ROWS = 64 << 10
 RANGE_BYTES = 8 << 20
 STEP_ROWS = 4 * RANGE_ROWS
 STEP_BYTES = 4 * RANGE_BYTES
-HELD_BYTES = views.FOLDED_BYTES
-"""So much of a large key is held to apply the rule to it."""
+FEW_KEYS = 32
 
 _EVER, _NEVER = -1, np.iinfo(np.int64).max
 """Versions before and behind all others."""
@@ -65,38 +64,47 @@ class Work:
     then publish. One that is given up leaves no file (``runs.run_files``).
 
     Args:
+        since, rule: of a fold. ``since`` is not below that of its ranges.
         new_file: makes the writer of a file; None for a result in memory.
-        memory: counts a result in memory.
     """
 
-    def __init__(self, contents: Contents, new_file: NewFile | None, memory: MemoryPool) -> None:
+    def __init__(self, contents: Contents, since: int, rule: Rule, new_file: NewFile | None) -> None:
         self.contents = contents
         self.layout = contents.bases.layout
+        self.since = since
         self.to_file = new_file is not None
+        self._rule = rule
         self._new_file = new_file
-        self._memory = memory
         self._writer: RunWriter | None = None
+        self._began = self._caught_up = max((run.last_version for run in contents.recent), default=0)
 
     def steps(self) -> Iterator[int]:
         """Raises Damaged, DiskTrouble, OSError."""
         raise NotImplementedError
 
-    def catch_up(self, contents: Contents) -> bool:
+    def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
         """Let the result be right beside these contents, too, which have further commits; whether it was not. Blocks.
-        Raises as ``steps``.
+        ``briefly``: because commits wait; it is published next. Raises as ``steps``.
         """
-        del contents
+        del contents, briefly
         return False
 
     def published(self, contents: Contents) -> Contents:
-        """These contents with the result, which has caught up with them. Blocks."""
+        """These contents with the result, which has caught up with them."""
         raise NotImplementedError
 
-    def _write(self, part: Updates) -> Run | None:
-        """A file of these; None if there are none."""
-        for _ in self._writing([part]):
-            pass
-        return self._written()
+    def _new_updates(self, contents: Contents, low: int, high: int) -> list[Updates]:
+        """Those that came since it last caught up; now it has."""
+        late = [run for run in contents.recent if run.last_version > self._caught_up]
+        parts = [part for run in late for part in run.parts_between(low, high)]
+        parts = [part.where(part.versions > self._caught_up) for part in parts]
+        self._caught_up = max((run.last_version for run in late), default=self._caught_up)
+        return parts
+
+    def _asking(self, parts: Iterable[Updates]) -> Hashes:
+        """The hashes of those that may make rows needed which the rule has left out."""
+        every = self._rule.any_update_counts
+        return unique(*(part.unique_hashes if every else part.retracted for part in parts))
 
     def _writing(self, parts: Iterable[Updates]) -> Iterator[int]:
         """Write parts, which follow each other; how many rows each has."""
@@ -112,10 +120,19 @@ class Work:
         writer, self._writer = self._writer, None
         return None if writer is None else writer.finish()
 
-    def _in_memory(self, updates: Updates, first_version: int | None = None) -> MemoryRun:
-        first = int(updates.versions.min()) if first_version is None else first_version
-        room = self._memory.reserve(updates.size_bytes)
-        return MemoryRun(updates, first, int(updates.versions.max()), room)
+
+@dataclass
+class _Made:
+    """A new range.
+
+    Args:
+        changed: the hashes of which the rule left something out.
+        last: the greatest old row of a large key, if it has one; None of other keys.
+    """
+
+    range: Range
+    changed: Hashes
+    last: Updates | None = None
 
 
 class Fold(Work):
@@ -123,210 +140,250 @@ class Fold(Work):
 
     Args:
         first, last: the places of the ranges, both included.
-        since: up to which updates are folded; not below that of these ranges.
-        rule: says which are needed.
     """
 
     def __init__(
-        self,
-        contents: Contents,
-        first: int,
-        last: int,
-        *,
-        since: int,
-        rule: Rule,
-        new_file: NewFile | None,
-        memory: MemoryPool,
+        self, contents: Contents, first: int, last: int, *, since: int, rule: Rule, new_file: NewFile
     ) -> None:
-        super().__init__(contents, new_file, memory)
+        super().__init__(contents, since, rule, new_file)
         self.low, self.high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
-        self.since = since
-        self._rule = rule
-        self._began = self._caught_up = max((run.last_version for run in contents.recent), default=0)
         self._sources = contents.sources
-        self._large = False
+        self._made: list[_Made] = []
+        self._next = self.low  # where the next range begins
         self._kept: list[Updates] = []
         self._changed: list[Hashes] = []
-        self._ranges: list[Range] = []
-        self._later: list[Run] = []  # what is left of recent runs that are folded in memory
 
     def steps(self) -> Iterator[int]:
         low, rows, size_bytes = self.low, 0, 0
-        while low <= self.high:
+        while low <= self.high and rows < STEP_ROWS and size_bytes < STEP_BYTES:
             high, large = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
-            high, large = min(high, self.high), large and self.to_file
-            if self.to_file and rows and (large or rows >= STEP_ROWS or size_bytes >= STEP_BYTES):
-                self.high = low - 1
-                break
+            high = min(high, self.high)
             if large:
-                self.high, self._large = low, True
-                yield from self._large_key()
-                return
-            updates = Updates.joined(self.layout, [each.between(low, high) for each in self._sources])
-            self._kept.append(self._folded(updates))
-            rows, size_bytes = rows + len(updates), size_bytes + self._kept[-1].size_bytes
+                if self._next < low:
+                    self._end_range(low - 1)
+                runs = [each.parts_between(low, low) for each in self._sources]
+                yield from self._add_large(low, runs)
+                size_bytes += STEP_BYTES // 2
+            else:
+                updates = Updates.joined(self.layout, [each.between(low, high) for each in self._sources])
+                self._kept.append(self._folded(updates))
+                self._cut()
+                rows, size_bytes = rows + len(updates), size_bytes + updates.size_bytes
+                yield len(updates)
             low = high + 1
-            yield len(updates)
-        self._make_ranges()
-        if not self.to_file:
-            later = [each.between(0, MAX_HASH) for each in self.contents.alive]
-            later = [updates.where(updates.versions > self.since) for updates in later]
-            updates = Updates.joined(self.layout, later)
-            self._later = [self._in_memory(updates)] if len(updates) else []
+        self.high = low - 1
+        if self._next <= self.high:
+            self._end_range(self.high)
 
     def _folded(self, updates: Updates) -> Updates:
         left, changed = compacted(updates, self.since, self._rule)
         self._changed.append(changed)
         return left.where(left.versions <= self.since)
 
-    def _large_key(self) -> Iterator[int]:
-        # No update has a smaller hash of the range.
-        runs = [each.parts_between(self.high, self.high) for each in self._sources]
-        parts: Iterable[Updates]
-        try:
-            held = folded(
-                self.layout,
-                runs,
-                self.since,
-                _NEVER,
-                self._rule,
-                piece_bytes=views.SLICE_BYTES,
-                limit_bytes=HELD_BYTES,
-            )
-            parts = [compacted(held, self.since, self._rule)[0]]
-            self._changed.append(np.array([self.high], np.uint64))
-        except TooLarge:
-            parts = pieces(self.layout, runs, self.since, _NEVER, views.SLICE_BYTES)
-        yield from self._writing(part.where(part.versions <= self.since) for part in parts)
-        base = self._written()
-        self._ranges = [Range(self.low, self.high, self.since, base, 0 if base is None else base.rows)]
-
-    def _make_ranges(self) -> None:
-        kept = Updates.in_order(self.layout, self._kept)
-        self._kept = [kept]
-        parts = self._cut(kept)
-        self._ranges, low = [], self.low
-        for number, part in enumerate(parts, 1):
-            high = self.high if number == len(parts) else int(part.hashes[-1])
-            base: Run | None = None
-            if len(part):
-                base = self._write(part) if self.to_file else self._in_memory(part, self._first_version())
-            self._ranges.append(Range(low, high, self.since, base, len(part)))
-            low = high + 1
-
-    def _cut(self, kept: Updates) -> list[Updates]:
-        """In parts for one range each, of whole hashes."""
-        if len(kept) <= 2 * RANGE_ROWS and kept.size_bytes <= 2 * RANGE_BYTES:
-            return [kept]
-        count = max(len(kept) // RANGE_ROWS, kept.size_bytes // RANGE_BYTES)
-        ends = kept.hashes[np.arange(1, count) * len(kept) // count]
-        places = np.unique(np.searchsorted(kept.hashes, ends, "right"))
-        bounds = [0, *(place for place in places.tolist() if place < len(kept)), len(kept)]
-        return [kept.slice(start, stop) for start, stop in pairwise(bounds)]
-
-    def _first_version(self) -> int:
-        """The first version that a base in memory stands for. A restart takes the versions from there on from the
-        records again, so those of dead rows do not count: what made them garbage may be gone.
-        """
-        return min(
-            each.since + 1 if each.base is None else each.base.first_version
-            for each in self.contents.bases.ranges
-        )
-
-    def catch_up(self, contents: Contents) -> bool:
-        late = [run for run in contents.recent if run.last_version > self._caught_up]
-        parts = [part for run in late for part in run.parts_between(self.low, self.high)]
-        parts = [part.where(part.versions > self._caught_up) for part in parts]
-        self._caught_up = max((run.last_version for run in late), default=self._caught_up)
-        asked = unique(*(part.unique_hashes if self._rule.whole_keys else part.retracted for part in parts))
-        hashes = asked[np.isin(asked, unique(*self._changed))]
-        if not len(hashes):
-            return False
-        if self._large:
-            self._rule, self._changed = Rule(), []
-            for _ in self._large_key():
-                pass
-            return True
-        again, size_bytes = [], 0
-        for some, updates in self._slices_of(hashes, contents):
-            again.append(self._folded(updates))
-            size_bytes += again[-1].size_bytes
-            if self.to_file and size_bytes >= STEP_BYTES:
-                self.high = int(some[-1])
+    def _cut(self) -> None:
+        """End ranges while there are rows for more than two."""
+        while (
+            sum(map(len, self._kept)) > 2 * RANGE_ROWS
+            or sum(part.size_bytes for part in self._kept) > 2 * RANGE_BYTES
+        ):
+            kept = Updates.in_order(self.layout, self._kept)
+            rows = max(1, min(RANGE_ROWS, len(kept) * RANGE_BYTES // kept.size_bytes))
+            high = int(kept.hashes[rows - 1])
+            stop = int(np.searchsorted(kept.hashes, kept.hashes[rows - 1], "right"))
+            if stop == len(kept):
                 break
-        others = [part.between(self.low, self.high) for part in self._kept]
-        others = [part.where(~np.isin(part.hashes, hashes)) for part in others]
-        self._kept = [Updates.joined(self.layout, [*others, *again])]
-        self._make_ranges()
-        return True
+            self._kept = [kept.slice(0, stop)]
+            self._end_range(high)
+            self._kept = [kept.slice(stop, len(kept))]
 
-    def _slices_of(self, hashes: Hashes, contents: Contents) -> Iterator[tuple[Hashes, Updates]]:
-        """The updates of these hashes with those that came since the fold began, in slices, each with its hashes."""
+    def _end_range(self, high: int) -> None:
+        changed = unique(*self._changed)
+        until = int(np.searchsorted(changed, np.uint64(high), "right"))
+        self._made.append(_Made(self._range(self._next, high, self._kept), changed[:until]))
+        self._kept, self._changed, self._next = [], [changed[until:]], high + 1
+
+    def _range(self, low: int, high: int, parts: Iterable[Updates]) -> Range:
+        for _ in self._writing(parts):
+            pass
+        base = self._written()
+        return Range(low, high, self.since, base, 0 if base is None else base.rows)
+
+    def _add_large(self, hash_: int, runs: Sequence[Sequence[Updates]]) -> Iterator[int]:
+        rows, last, changed = 0, Updates.empty(self.layout), [np.zeros(0, np.uint64)]
+
+        def of_piece(piece: Updates, totals: PieceTotals | None) -> Updates:
+            nonlocal rows, last
+            rows += len(piece)
+            old = np.flatnonzero(piece.versions <= self.since)
+            last = piece.take(old[-1:]) if len(old) else last
+            left, hashes = compacted(piece, self.since, self._rule, totals)
+            changed.append(hashes)
+            return left.where(left.versions <= self.since)
+
+        made = partial(pieces, self.layout, runs, self.since, _NEVER, views.SLICE_BYTES)
+        for left in in_pieces(made, self._rule.rounds, of_piece):
+            yield from self._writing([] if left is None else [left])
+            read, rows = rows, 0
+            yield read
+        self._made.append(_Made(self._range(hash_, hash_, []), unique(*changed), last))
+        self._next = hash_ + 1
+
+    def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
+        parts = self._new_updates(contents, self.low, self.high)
+        asking = self._asking(parts)
         late = [run for run in contents.recent if run.last_version > self._began]
+        before, self._made = self._made, []
+        again = 0
+        for made in before:
+            hashes = asking[np.isin(asking, made.changed)]
+            large = made.last is not None
+            if not len(hashes) or (large and self._is_above(parts, made)):
+                self._made.append(made)
+            elif briefly and len(hashes) <= FEW_KEYS and not large:
+                self._cut_out(made, hashes, late)
+            elif not briefly or not (again or large):
+                again += 1
+                self._add_again(made, hashes, late)
+        return again > 0
+
+    def _is_above(self, parts: Iterable[Updates], made: _Made) -> bool:
+        """Whether all updates of the large key are above its old rows."""
+        assert made.last is not None
+        new = [part.between(made.range.low, made.range.high) for part in parts]
+        return not len(made.last) or not any(rows_upto(self.layout, part, made.last) for part in new)
+
+    def _add_again(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
+        """Add the range, of which these keys are folded again, unless too much of them is needed."""
+        low, high, base = made.range.low, made.range.high, made.range.base
+        if made.last is not None:
+            runs = [each.parts_between(low, low) for each in self._sources]
+            runs += [[self._new(part) for part in run.parts_between(low, low)] for run in late]
+            for _ in self._add_large(low, runs):
+                pass
+            return
+        self._changed = [made.changed]
+        parts = self._folded_again(hashes, late)
+        if parts is not None:
+            others = [] if base is None else base.parts_between(low, high)
+            others = [part.where(~np.isin(part.hashes, hashes)) for part in others]
+            kept = Updates.joined(self.layout, [*others, *parts])
+            self._made.append(_Made(self._range(low, high, [kept]), unique(*self._changed)))
+
+    def _cut_out(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
+        """Add the range, with others for these keys, which are folded again, unless too much of them is needed."""
+        parts = self._folded_again(hashes, late)
+        if parts is None:
+            return
+        few = self._range(made.range.low, made.range.high, parts)
+        low, ranges = made.range.low, []
+        for hash_ in hashes.tolist():
+            ranges += [made.range.part(low, hash_ - 1)] if low < hash_ else []
+            ranges.append(few.part(hash_, hash_))
+            low = hash_ + 1
+        ranges += [made.range.part(low, made.range.high)] if low <= made.range.high else []
+        self._made += [_Made(each, made.changed) for each in ranges]
+
+    def _folded_again(self, hashes: Hashes, late: Sequence[Run]) -> list[Updates] | None:
+        """What the rule needs of these keys beside late commits; None if it is more than two ranges have."""
+        again: list[Updates] = []
+        for updates in self._slices_of(hashes, late):
+            again.append(self._folded(updates))
+            if sum(part.size_bytes for part in again) > 2 * RANGE_BYTES:
+                return None
+        return again
+
+    def _slices_of(self, hashes: Hashes, late: Sequence[Run]) -> Iterator[Updates]:
+        """The updates of these hashes with those that came since the fold began."""
         sizes = np.cumsum(np.sum([each.bytes_of(hashes) for each in (*self._sources, *late)], axis=0))
         start, before = 0, 0.0
         while start < len(hashes):
             stop = max(start + 1, int(np.searchsorted(sizes, before + 2 * views.SLICE_BYTES, "right")))
             some = hashes[start:stop]
-            new = [run.of_hashes(some) for run in late]
-            new = [updates.where(updates.versions > self._began) for updates in new]
-            old = [each.of_hashes(some) for each in self._sources]
-            yield some, Updates.joined(self.layout, [*old, *new])
+            new = [self._new(run.of_hashes(some)) for run in late]
+            yield Updates.joined(self.layout, [*(each.of_hashes(some) for each in self._sources), *new])
             start, before = stop, float(sizes[stop - 1])
 
+    def _new(self, updates: Updates) -> Updates:
+        return updates.where(updates.versions > self._began)
+
     def published(self, contents: Contents) -> Contents:
-        if not self.to_file:
-            contents = contents.rewritten(self.contents.recent, self._later)
-        return contents.folded(self.low, self.high, self._ranges)
+        return contents.folded([each.range for each in self._made])
 
 
 class Rewrite(Work):
-    """Recent runs become one, without dead rows. To a file, the bases that are in memory become files, too: nothing
-    that these contents have is in memory only then.
+    """Recent runs become one, without dead rows.
 
     Args:
-        runs: recent ones.
+        runs: recent ones; of a fold all rows that there are, all in memory.
+        fold: whether to fold them.
+        memory: counts a result in memory.
     """
 
     def __init__(
-        self, contents: Contents, runs: Sequence[Run], new_file: NewFile | None, memory: MemoryPool
+        self,
+        contents: Contents,
+        runs: Sequence[Run],
+        *,
+        since: int,
+        rule: Rule,
+        new_file: NewFile | None,
+        memory: MemoryPool,
+        fold: bool = False,
     ) -> None:
-        super().__init__(contents, new_file, memory)
+        super().__init__(contents, since, rule, new_file)
         self.runs = runs
+        self._fold = fold
+        self._memory = memory
+        self._sources = replace(contents, recent=tuple(runs)).alive
+        self._changed: Hashes = np.zeros(0, np.uint64)
         self._result: list[Run] = []
-        self._ranges: list[Range] = []
 
     def steps(self) -> Iterator[int]:
         if self.to_file:
-            for each in self.contents.bases.ranges:
-                if isinstance(each.base, MemoryRun):
-                    self._ranges.append(replace(each, base=self._write(each.base.updates)))
-        sources = replace(self.contents, recent=tuple(self.runs)).alive
-        parts: list[Updates] = []
+            yield from self._to_file()
+            return
+        yield self._in_memory([])
+
+    def _to_file(self) -> Iterator[int]:
         low = 0
         while low <= MAX_HASH:
-            high, large = slice_end(sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
-            runs = [each.parts_between(low, high) for each in sources]
-            updates = [part for run in runs for part in run]
+            high, large = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
+            runs = [each.parts_between(low, high) for each in self._sources]
             low = high + 1
-            if not self.to_file:
-                parts += updates
-                yield sum(map(len, updates))
-            elif large:
+            if large:
                 yield from self._writing(pieces(self.layout, runs, _EVER, _NEVER, views.SLICE_BYTES))
             else:
-                yield from self._writing([added_up(Updates.joined(self.layout, updates))])
-        if self.to_file:
-            file = self._written()
-            self._result = [] if file is None else [file]
-        else:
-            whole = added_up(Updates.joined(self.layout, parts))
-            self._result = [self._in_memory(whole)] if len(whole) else []
+                updates = Updates.joined(self.layout, [part for run in runs for part in run])
+                yield from self._writing([added_up(updates)])
+        file = self._written()
+        self._result = [] if file is None else [file]
+
+    def _in_memory(self, late: Sequence[Updates]) -> int:
+        parts = [each.between(0, MAX_HASH) for each in self._sources]
+        whole = Updates.joined(self.layout, [*parts, *late])
+        left = added_up(whole)
+        if self._fold:
+            left, changed = compacted(whole, self.since, self._rule)
+            left, self._changed = left.where(left.versions <= self._began), unique(self._changed, changed)
+        self._result = []
+        if len(left):
+            # Of all rows it stands for: those that it leaves out are in the records as long as one of them is.
+            first, last = int(whole.versions.min()), min(self._began, int(whole.versions.max()))
+            room = self._memory.reserve(left.size_bytes)
+            self._result = [MemoryRun(left, first, last, room)]
+        return len(whole)
+
+    def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
+        del briefly
+        asking = self._asking(self._new_updates(contents, 0, MAX_HASH)) if self._fold else self._changed
+        if not self._fold or not np.isin(asking, self._changed).any():
+            return False
+        late = [run.between(0, MAX_HASH) for run in contents.recent if run.last_version > self._began]
+        self._in_memory([part.where(part.versions > self._began) for part in late])
+        return True
 
     def published(self, contents: Contents) -> Contents:
-        for each in self._ranges:
-            contents = contents.folded(each.low, each.high, [each])
-        return contents.rewritten(self.runs, self._result)
+        return contents.rewritten(self.runs, self._result, self.since if self._fold else 0)
 
 
 @dataclass(eq=False)

@@ -5,8 +5,8 @@ without new input until nothing is left to fold.
 
 At once
     Two duties take the changelogs that are due, one after the other, and do the next slice of each work that no other
-    one does. A changelog has at most one work on its runs in memory and one on its files; a fold in memory, and the
-    first file of what was folded so, go on alone.
+    one does. A changelog has at most one work on its runs in memory and one on its files; a fold in memory goes on
+    alone.
 
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
@@ -27,9 +27,7 @@ import heapq
 import math
 import time
 import weakref
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice
 
 import structlog
 
@@ -38,6 +36,7 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
 from flight_server.records import DiskTrouble, RecordGone, StoredRange
 
+from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
@@ -47,7 +46,7 @@ from .runs import Damaged, MemoryRun, RunFile, RunWriter
 DUTIES = 2
 TICK_SECONDS = 0.02
 TROUBLE_SECONDS = 5.0
-SOON_SECONDS = 0.02
+SOON_SECONDS = 0.1
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_SECONDS = 0.5
 """Old rows that are too few for a fold wait so long, and the delay at least, for more of them."""
@@ -70,12 +69,9 @@ class Compactor:
     def __init__(self, memory: MemoryPool) -> None:
         self._memory = memory
         self._threads = ThreadPoolExecutor(max_workers=DUTIES, thread_name_prefix="flight-server-fold")
-        self._due: OrderedDict[Changelog, None] = OrderedDict()
-        self._soon: dict[Changelog, float] = {}  # when they are due, in this order
-        # When changelogs are looked at again. Each has one entry that counts; an earlier one replaces it, and entries
-        # that were replaced are harmless. A changelog that was dropped is not held: its log counts as disk that is used
-        # until nothing refers to it.
-        self._later: list[tuple[float, int, weakref.ref[Changelog]]] = []
+        # When changelogs are looked at next, the earliest first; the entry that counts is in ``_times``, too. They are
+        # not held: the files of one that was dropped count as disk that is used until nothing refers to them.
+        self._entries: list[tuple[float, int, weakref.ref[Changelog]]] = []
         self._times: weakref.WeakKeyDictionary[Changelog, float] = weakref.WeakKeyDictionary()
         self._entered = 0
         self._slow_at = 0.0  # when old rows that are too few may be folded
@@ -84,13 +80,7 @@ class Compactor:
 
     def poke(self, changelog: Changelog, *, soon: bool = False) -> None:
         """Look whether work of it is due, at once or within ``SOON_SECONDS``."""
-        if not soon:
-            self._due[changelog] = None
-        elif changelog in self._soon or changelog in self._due:
-            return
-        else:
-            self._soon[changelog] = time.monotonic() + SOON_SECONDS
-        self._wake.set()
+        self._look_at(changelog, time.monotonic() + (SOON_SECONDS if soon else 0.0))
 
     async def run(self) -> None:
         """One of ``DUTIES``; never returns."""
@@ -108,28 +98,23 @@ class Compactor:
 
     def due_in(self) -> float | None:
         """In how many seconds a changelog is to be looked at; None if not before one is poked."""
-        now = time.monotonic()
-        while self._later and self._later[0][0] <= now:
-            due = heapq.heappop(self._later)[2]()
-            if due is not None:
-                self._times.pop(due, None)
-                self._due[due] = None
-        while self._soon and self._soon[first := next(iter(self._soon))] <= now:
-            del self._soon[first]
-            self._due[first] = None
-        if self._due:
-            return 0.0
-        times = [*([self._later[0][0]] if self._later else ()), *islice(self._soon.values(), 1)]
-        return min(times) - now if times else None
+        while self._entries and self._next() is None:
+            heapq.heappop(self._entries)
+        return max(0.0, self._entries[0][0] - time.monotonic()) if self._entries else None
+
+    def _next(self) -> Changelog | None:
+        """The changelog of the first entry, if that counts."""
+        when, _, reference = self._entries[0]
+        changelog = reference()
+        return changelog if changelog is not None and self._times.get(changelog) == when else None
 
     async def look_at_next(self) -> None:
         """Look at the changelog that is due first; there is one."""
-        found = next(chain(self._due, self._soon))
-        self._due.pop(found, None)
-        self._soon.pop(found, None)
-        changelogs = [found]
-        del found  # no variable holds it while this waits
-        await self.look(changelogs.pop())
+        changelog = self._next()
+        heapq.heappop(self._entries)
+        if changelog is not None:
+            del self._times[changelog]
+            await self.look(changelog)
 
     def close(self) -> None:
         """End the thread. Blocks. Twice is fine."""
@@ -169,7 +154,11 @@ class Compactor:
         going = changelog.working
         if changelog in self._planning or len(going) == 2 or any(each.alone for each in going):
             return
-        if not changelog.contents.recent and not changelog.contents.bases.shared.any():
+        if not (
+            changelog.contents.recent
+            or changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
+            or changelog.contents.bases.shared.any()
+        ):
             return
         now = time.monotonic()
         since = changelog.advanced_since(now)
@@ -186,6 +175,7 @@ class Compactor:
         if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
+        self._look_at(changelog, amounts.recount_at)
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
         memory: FoldPlan | RewritePlan | None = None
         files: FoldPlan | RewritePlan | None = None
@@ -196,7 +186,7 @@ class Compactor:
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
             files = plan_files(amounts)
-            if files is None and not going and not isinstance(memory, FoldPlan):
+            if files is None and not going and not (memory is not None and memory.folds):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             if plan is not None and not (plan.alone and going) and not any(each.alone for each in going):
@@ -212,8 +202,10 @@ class Compactor:
         upto = changelog.upper if held is None else held
         if changelog.contents.recent and changelog.timeline.horizon(now) < upto:
             self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
-        left_over = changelog.left_over
-        plan = left_over.plan(amounts, now, idle=idle_at <= now)
+        left_over, records_bytes = changelog.left_over, changelog.records.size_bytes
+        if records_bytes > planning.QUIET_RECORDS_BYTES and now < idle_at:
+            self._look_at(changelog, idle_at)
+        plan = left_over.plan(amounts, records_bytes, now, idle=idle_at <= now)
         if left_over.since is None:
             return None
         due_at = max(left_over.since + patience, self._slow_at, idle_at if plan is None else 0.0)
@@ -231,20 +223,21 @@ class Compactor:
             return RunWriter(changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
 
         work: Work
-        make = new_file if plan.to_file else None
-        if isinstance(plan, FoldPlan):
+        contents, rule = changelog.contents, changelog.rule
+        if plan.folds:
             changelog.since = max(changelog.since, since)
-            work = Fold(
-                changelog.contents,
-                plan.first,
-                plan.last,
-                since=changelog.since,
-                rule=changelog.rule,
-                new_file=make,
-                memory=self._memory,
-            )
+        if isinstance(plan, FoldPlan):
+            work = Fold(contents, plan.first, plan.last, since=changelog.since, rule=rule, new_file=new_file)
         else:
-            work = Rewrite(changelog.contents, plan.runs, make, self._memory)
+            work = Rewrite(
+                contents,
+                plan.runs,
+                since=changelog.since,
+                rule=rule,
+                new_file=new_file if plan.to_file else None,
+                memory=self._memory,
+                fold=plan.folds,
+            )
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]
 
@@ -261,9 +254,8 @@ class Compactor:
                 break
         async with changelog.turn:
             changelog.step("compact")
-            await in_thread(self._threads, work.catch_up, changelog.contents)
             before = changelog.contents
-            contents = await in_thread(self._threads, work.published, before)
+            contents = await in_thread(self._threads, _caught_up, work, before)
 
             def replace() -> None:
                 changelog.working.remove(going)
@@ -295,20 +287,23 @@ class Compactor:
         if when < self._times.get(changelog, math.inf):
             self._times[changelog] = when
             self._entered += 1
-            heapq.heappush(self._later, (when, self._entered, weakref.ref(changelog)))
+            heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
+            self._wake.set()
+
+
+def _caught_up(work: Work, contents: Contents) -> Contents:
+    work.catch_up(contents, briefly=True)
+    return work.published(contents)
 
 
 def _stored_ranges(contents: Contents) -> list[StoredRange]:
-    """The ranges, as a restart finds them: without bases in memory, whose rows the records have in versions."""
+    bases = contents.bases.ranges
     return [
-        StoredRange(each.low, each.base.first_version - 1, None)
-        if isinstance(each.base, MemoryRun)
-        else StoredRange(each.low, each.since, None if each.base is None else each.base.name)
-        for each in contents.bases.ranges
+        StoredRange(each.low, each.since, None if each.base is None else each.base.name) for each in bases
     ]
 
 
 def _covered(contents: Contents, upper: int) -> int:
     """The version before the first one that has rows in memory only."""
-    firsts = [run.first_version for run in contents.runs if isinstance(run, MemoryRun)]
+    firsts = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
     return min(firsts) - 1 if firsts else upper

@@ -5,12 +5,13 @@ them reads on while commits, folds and rewrites make others and delete files.
 
 Ranges
     The hashes of keys are cut into ranges, without gaps. A range has one *base*, which stands for all of its updates up
-    to the version ``since``. To cut a range costs nothing: both parts refer to one base until they are folded.
+    to the version ``since``, and is a file. To cut a range costs nothing: both parts refer to one base until they are
+    folded.
 
 Recent runs
     They have all updates above the ``since`` of their range, in no order; a run spans any ranges. Rows that a base
     stands for, since their range was folded, may still be in a recent run, until it is rewritten. They are *dead*:
-    readers pass over them.
+    readers pass over them. While all rows are in memory, a fold leaves them in a recent run.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes
+from flight_server.keys import Hashes, unique
 
-from .runs import MAX_HASH, Layout, MemoryRun, Run, Updates
+from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates
 
 Numbers = NDArray[np.int64]
 
@@ -42,23 +43,23 @@ class Range:
     low: int = 0
     high: int = MAX_HASH
     since: int = 0
-    base: Run | None = None
+    base: RunFile | None = None
     rows: int = 0
 
     @classmethod
-    def of(cls, low: int, high: int, since: int, base: Run) -> Range:
+    def of(cls, low: int, high: int, since: int, base: RunFile) -> Range:
         """Count the rows; reads no block if all are in the range."""
         until = base.rows if high == MAX_HASH else base.rows_below(high + 1)
         rows = until - base.rows_below(low)
         return cls(low, high, since, base if rows else None, rows)
 
-    def above(self, hash_: int) -> Range:
-        """The part behind a hash, or all of it."""
-        if hash_ < self.low:
+    def part(self, low: int, high: int) -> Range:
+        """The part between these hashes, both included."""
+        if (low, high) == (self.low, self.high):
             return self
         if self.base is None:
-            return replace(self, low=hash_ + 1)
-        return Range.of(hash_ + 1, self.high, self.since, self.base)
+            return replace(self, low=low, high=high)
+        return Range.of(low, high, self.since, self.base)
 
 
 class Bases:
@@ -98,14 +99,14 @@ class Bases:
         return np.array([each.base is not None and each.rows < each.base.rows for each in self.ranges])
 
     @property
-    def runs(self) -> set[Run]:
+    def runs(self) -> set[RunFile]:
         return {each.base for each in self.ranges if each.base is not None}
 
     def numbers_of(self, hashes: Hashes) -> Numbers:
         """The place of each hash's range among the ranges."""
         return np.searchsorted(self.lows, hashes, "right") - 1
 
-    def _within(self, low: int, high: int) -> Iterator[tuple[Run, int, int]]:
+    def _within(self, low: int, high: int) -> Iterator[tuple[RunFile, int, int]]:
         """The bases with hashes in between, each with the first and the last of these."""
         if low > high:
             return
@@ -142,7 +143,14 @@ class Bases:
             sizes[start : start + len(wanted)] = base.bytes_of(wanted)
         return sizes
 
-    def _with(self, hashes: Hashes) -> Iterator[tuple[Run, Hashes, int]]:
+    def counts_of(self, hashes: Hashes) -> Numbers:
+        """How many rows have each of these hashes, which are sorted and unique."""
+        counts = np.zeros(len(hashes), np.int64)
+        for base, wanted, start in self._with(hashes):
+            counts[start : start + len(wanted)] = base.counts_of(wanted)
+        return counts
+
+    def _with(self, hashes: Hashes) -> Iterator[tuple[RunFile, Hashes, int]]:
         """The bases that may have some of these hashes, and which, and where they begin."""
         numbers = self.numbers_of(hashes)
         for number in np.unique(numbers).tolist():
@@ -191,10 +199,11 @@ Source = MemoryRun | Run | Bases | PartlyDead
 
 @dataclass(frozen=True)
 class Contents:
-    """See the module's text."""
+    """See the module's text. ``recent_since``: the version up to which the last fold in memory went."""
 
     bases: Bases
     recent: tuple[Run, ...] = ()
+    recent_since: int = 0
 
     @classmethod
     def empty(cls, layout: Layout) -> Contents:
@@ -215,31 +224,81 @@ class Contents:
 
     @property
     def runs(self) -> set[Run]:
-        return self.bases.runs | set(self.recent)
+        return {*self.bases.runs, *self.recent}
 
     @property
     def rows(self) -> int:
         """With dead ones."""
         return self.bases.rows + sum(run.rows for run in self.recent)
 
+    @cached_property
+    def folded_rows(self) -> int:
+        """About how many rows a fold has left: those of the bases, and of a fold in memory."""
+        folded = [run for run in self.recent if run.first_version <= self.recent_since]
+        return self.bases.rows + sum(int(run.rows_upto(np.array([self.recent_since]))[0]) for run in folded)
+
+    @cached_property
+    def waiting_retractions(self) -> int:
+        """How many of these are retractions."""
+        parts = [run.updates for run in self.recent if isinstance(run, MemoryRun) and run.retractions]
+        folded = (part.where(part.versions <= self.recent_since) for part in parts)
+        return self.bases.retractions + sum(part.retractions for part in folded)
+
+    @cached_property
+    def keys(self) -> int:
+        """How many keys they have, one in several runs once; without a rule a key is a row. Keys that are deleted count
+        until a fold leaves them out.
+
+        It is exact where all runs but bases have few, and else an estimate, mostly within 5 %: each run has its least
+        hashes at hand, so all that are below one of them are known, and hashes lie evenly.
+        """
+        parts = [(run.least_hashes, 0, MAX_HASH, run.keys) for run in self.recent]
+        if not parts:
+            return self.bases.keys
+        upto = min(_known_upto(*part) for part in parts)
+        for each in self.bases.ranges:
+            if each.low > upto:
+                break
+            if each.base is not None:
+                part = each.base.least_hashes, each.low, each.high, each.base.keys
+                upto = min(upto, _known_upto(*part))
+                parts.append(part)
+        known = unique(*(least[(least >= low) & (least <= min(high, upto))] for least, low, high, _ in parts))
+        most = self.bases.keys + sum(run.keys for run in self.recent)
+        least_keys = max(self.bases.keys, *(run.keys for run in self.recent))
+        return max(least_keys, min(most, len(known) * (MAX_HASH + 1) // (upto + 1)))
+
     def committed(self, runs: Sequence[Run]) -> Contents:
         """With runs of new versions."""
         return replace(self, recent=(*self.recent, *runs))
 
-    def rewritten(self, runs: Sequence[Run], by: Sequence[Run]) -> Contents:
+    def rewritten(self, runs: Sequence[Run], by: Sequence[Run], recent_since: int = 0) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
-        return replace(self, recent=(*by, *(run for run in self.recent if run not in runs)))
+        recent = (*by, *(run for run in self.recent if run not in runs))
+        return replace(self, recent=recent, recent_since=max(self.recent_since, recent_since))
 
-    def folded(self, low: int, high: int, by: Sequence[Range]) -> Contents:
-        """With these ranges in the place of those from ``low`` to ``high``, both included; a range that goes beyond
-        ``high`` keeps its rest. Recent runs of which all rows are dead go.
-        """
-        before = [each for each in self.bases.ranges if each.high < low]
-        after = [each.above(high) for each in self.bases.ranges if each.high > high]
-        bases = Bases(self.bases.layout, (*before, *by, *after))
+    def folded(self, by: Sequence[Range]) -> Contents:
+        """With these ranges in the place of what they cover. Recent runs of which all rows are dead go."""
+        ranges = list(by)
+        for each in self.bases.ranges:
+            low = each.low
+            for new in by:
+                if each.low <= new.high and new.low <= each.high:
+                    if low < new.low:
+                        ranges.append(each.part(low, new.low - 1))
+                    low = new.high + 1
+            if low <= each.high:
+                ranges.append(each.part(low, each.high))
+        bases = Bases(self.bases.layout, tuple(sorted(ranges, key=lambda each: each.low)))
         recent = []
         for run in self.recent:
             first, last = bases.numbers_of(np.array(run.ends(), np.uint64)).tolist()
             if run.last_version > bases.sinces[first : last + 1].min():
                 recent.append(run)
-        return Contents(bases, tuple(recent))
+        return replace(self, bases=bases, recent=tuple(recent))
+
+
+def _known_upto(least: Hashes, low: int, high: int, keys: int) -> int:
+    """The greatest hash up to which all hashes are known of a run that counts from ``low`` to ``high``."""
+    last = int(least[-1]) if len(least) else MAX_HASH
+    return MAX_HASH if len(least) == keys or last >= high else max(last, low - 1)

@@ -17,7 +17,6 @@ Emitting
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +42,8 @@ def tombstones(layout: Layout, batches: Sequence[pa.RecordBatch], dataset: str) 
         for number, field in enumerate(layout.schema)
     ]
     rows = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
-    found = Updates.of(layout, rows, np.zeros(count, np.int64), np.full(count, DELETE))
-    return found if len(found.key_starts) == len(found) else found.take(found.key_starts)
+    updates = Updates.of(layout, rows, np.zeros(count, np.int64), np.full(count, DELETE))
+    return updates if len(updates.key_starts) == count else updates.take(updates.key_starts)
 
 
 def living(updates: Updates) -> tuple[Updates, Numbers | None]:
@@ -53,11 +52,18 @@ def living(updates: Updates) -> tuple[Updates, Numbers | None]:
     """
     if not updates.tombstones:
         return updates, None
+    keys, order = _by_time(updates)
+    deletes, versions = updates.diffs[order] == DELETE, updates.versions[order]
+    places = np.where(deletes, np.arange(len(order)), len(order) - 1)
+    following = np.minimum.accumulate(places[::-1])[::-1]
+    deleted = deletes[following] & (keys[following] == keys)
+    ends = np.empty(len(order), np.int64)
+    ends[order] = np.where(deleted, versions[following], _NEVER)
     rows = np.flatnonzero(updates.diffs != DELETE)
-    return updates.take(rows), _Tombstones.of(updates).ends(rows)
+    return updates.take(rows), ends[rows]
 
 
-def settled(updates: Updates, since: int) -> tuple[Updates, Updates]:
+def undeleted(updates: Updates, since: int) -> tuple[Updates, Updates]:
     """The updates of whole keys, without tombstones, that are not deleted at ``since``; and the later tombstones."""
     rows, ends = living(updates)
     if ends is None:
@@ -74,56 +80,22 @@ def lifetimes(updates: Updates, after: int, upto: int) -> Iterator[Updates]:
     if ends is None:
         yield updates
         return
-    deletes = _Tombstones.of(updates).count(np.flatnonzero(updates.diffs != DELETE), upto)
-    deletes[ends <= after] = -1
-    for number in range(int(deletes.max(initial=-1)) + 1):
-        yield rows.where(deletes == number)
+    keys, order = _by_time(updates)
+    passed = np.cumsum((updates.diffs[order] == DELETE) & (updates.versions[order] <= upto))
+    total = passed[np.append(updates.key_starts[1:], len(updates)) - 1][keys]
+    later = np.empty(len(order), np.int64)
+    later[order] = total - passed
+    later = later[updates.diffs != DELETE]
+    later[ends <= after] = -1
+    for number in range(int(later.max(initial=-1)) + 1):
+        yield rows.where(later == number)
 
 
-@dataclass(frozen=True)
-class _Tombstones:
-    """The tombstones among updates, for look-ups by key and version.
-
-    Args:
-        keys: int64, for each update the number of its key.
-        versions: int64, sorted and unique, of the tombstones.
-        codes: int64, sorted and unique, of each tombstone: the key's number and the place in ``versions``, as one
-            number in which the key counts more.
+def _by_time(updates: Updates) -> tuple[Numbers, Numbers]:
+    """For each update the number of its key; and the places of the updates by key and version, a tombstone before the
+    others of its version.
     """
-
-    updates: Updates
-    keys: Numbers
-    versions: Numbers
-    codes: Numbers
-
-    @classmethod
-    def of(cls, updates: Updates) -> _Tombstones:
-        keys = np.zeros(len(updates), np.int64)
-        keys[updates.key_starts[1:]] = 1
-        keys = np.cumsum(keys)
-        places = np.flatnonzero(updates.diffs == DELETE)
-        versions, ranks = np.unique(updates.versions[places], return_inverse=True)
-        return cls(updates, keys, versions, np.unique(keys[places] * (len(versions) + 1) + ranks))
-
-    def ends(self, rows: Numbers) -> Numbers:
-        """For each of these updates the version of the next tombstone of its key, ``_NEVER`` if there is none."""
-        places = self._after(rows, self.updates.versions[rows])
-        found = np.full(len(rows), _NEVER)
-        there = np.flatnonzero(places < len(self.codes))
-        keys, ranks = np.divmod(self.codes[places[there]], len(self.versions) + 1)
-        same = keys == self.keys[rows[there]]
-        found[there[same]] = self.versions[ranks[same]]
-        return found
-
-    def count(self, rows: Numbers, upto: int) -> Numbers:
-        """For each of these updates how many tombstones of its key follow it, up to a version."""
-        last = self._after(rows, np.full(len(rows), upto))
-        found: Numbers = np.maximum(last - self._after(rows, self.updates.versions[rows]), 0)
-        return found
-
-    def _after(self, rows: Numbers, versions: Numbers) -> Numbers:
-        """Where in ``codes`` the first tombstone of each update's key above its version is, or would be."""
-        ranks = np.searchsorted(self.versions, versions, "right")
-        codes = self.keys[rows] * (len(self.versions) + 1) + ranks
-        found: Numbers = np.searchsorted(self.codes, codes, "left").astype(np.int64)
-        return found
+    keys = np.zeros(len(updates), np.int64)
+    keys[updates.key_starts[1:]] = 1
+    keys = np.cumsum(keys)
+    return keys, np.lexsort((updates.diffs != DELETE, updates.versions, keys))

@@ -18,9 +18,6 @@ When the target takes nothing
     While it refuses, because the disk or memory is full, the emitter tries again each ``TROUBLE_SECONDS``. When it was
     dropped or is damaged, the emitter ends, and the source keeps nothing for it. The next ``create`` of the source
     makes another emitter, and another target if there is none; it gets the pairs from ``since`` on.
-
-Memory
-    A commit that is larger than ``CHUNK_ROWS`` or ``CHUNK_BYTES`` goes to run files of the target, as a put does.
 """
 
 from __future__ import annotations
@@ -35,15 +32,16 @@ import pyarrow as pa
 import structlog
 
 from flight_server.concurrency import Background, in_thread
+from flight_server.memory import MemoryPool
 from flight_server.protocol import FlightShuffleError, Transaction
 from flight_server.records import DiskTrouble
 
 from .changelog import Changelog, ChangelogState
 from .commits import Commits
 from .folding import emitted
-from .runs import Damaged, RunFile, Updates
-from .views import View
-from .writes import CHUNK_BYTES, CHUNK_ROWS
+from .runs import Damaged
+from .views import View, with_diffs
+from .writes import ChangelogWrite
 
 MARK_SECONDS = 1.0
 TROUBLE_SECONDS = 1.0
@@ -72,6 +70,7 @@ class Emitter:
         self._commits = commits
         self._background = background
         self._threads = threads
+        self._uncounted = MemoryPool(None)  # of rows that are not written yet, some MiB
         self._id = f"{source.generation}:emitted"
         target.transactions.keep(self._id)
         mark = target.transactions.last(self._id)
@@ -136,7 +135,8 @@ class Emitter:
                         async with asyncio.timeout_at(self._marked_at + MARK_SECONDS):
                             await self._source.changes.next()
                 if self._position > self._marked and _clock() >= self._marked_at + MARK_SECONDS:
-                    await self._commit(None, [], 0, self._position)
+                    mark = ChangelogWrite(self._target, self._commits, self._threads)
+                    await self._commit(mark, self._position)
             except Damaged as damage:
                 self._source.damaged(str(damage))
             except (FlightShuffleError, DiskTrouble, OSError, pa.ArrowException) as trouble:
@@ -148,12 +148,12 @@ class Emitter:
         self.look()
 
     def _trouble(self, trouble: Exception) -> None:
-        said = trouble.message if isinstance(trouble, FlightShuffleError) else str(trouble)
+        why = trouble.message if isinstance(trouble, FlightShuffleError) else str(trouble)
         source = self._source
         if source.not_emitting is None:
-            _log.warning("not_emitting", dataset=source.name, target=self._target.name, trouble=said)
+            _log.warning("not_emitting", dataset=source.name, target=self._target.name, trouble=why)
             source.not_emitting = (
-                f"since {_now()}, and versions from {self._marked} on are kept for it: {said}"
+                f"since {_now()}, and versions from {self._marked} on are kept for it: {why}"
             )
 
     async def _emit(self) -> None:
@@ -161,35 +161,16 @@ class Emitter:
         if self._ended:
             return
         view, after = self._source.view(), self._position
-        waiting: list[Updates] = []
-        files: list[RunFile] = []
+        write = ChangelogWrite(self._target, self._commits, self._threads)
         parts = self._changes(view, after)
-        rows = 0
         while (part := await in_thread(self._threads, next, parts, None)) is not None:
-            waiting.append(part)
-            rows += len(part)
-            size_bytes = sum(each.size_bytes for each in waiting)
-            if sum(map(len, waiting)) >= CHUNK_ROWS or size_bytes >= CHUNK_BYTES:
-                files.append(await self._file(waiting))
-                waiting = []
-        if files and waiting:
-            files.append(await self._file(waiting))
-            waiting = []
-        if rows:
-            updates = (
-                await in_thread(self._threads, Updates.joined, self._target.layout, waiting)
-                if waiting
-                else None
-            )
-            await self._commit(updates, files, rows, view.upper)
+            await write.take(part, self._uncounted.reserve(part.nbytes))
+        if write.rows:
+            await self._commit(write, view.upper)
         self._position = view.upper
 
-    async def _file(self, parts: list[Updates]) -> RunFile:
-        return await in_thread(self._threads, RunFile.of, self._target.folder, parts)
-
-    async def _commit(self, updates: Updates | None, files: list[RunFile], rows: int, version: int) -> None:
-        transaction = Transaction(self._id, version, self._after)
-        await self._commits.commit(self._target, updates, files, rows, transaction)
+    async def _commit(self, write: ChangelogWrite, version: int) -> None:
+        await write.commit(Transaction(self._id, version, self._after))
         self._after = self._marked = version
         self._marked_at = _clock()
         if self._ended:  # meanwhile
@@ -200,9 +181,11 @@ class Emitter:
             self._source.not_emitting = None
         self._source.wake()
 
-    def _changes(self, view: View, after: int) -> Iterator[Updates]:
+    def _changes(self, view: View, after: int) -> Iterator[pa.RecordBatch]:
         for updates in view.changed(after, view.upper):
-            yield emitted(updates, after, view.upper, view.rule, self._target.layout)
+            pairs = emitted(updates, after, view.upper, view.rule, self._target.layout)
+            if len(pairs):
+                yield with_diffs(self._target.layout, pairs.rows, pairs.diffs)
 
 
 def _clock() -> float:

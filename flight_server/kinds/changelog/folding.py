@@ -1,5 +1,5 @@
 """Folding: the rows that sorted updates of whole keys amount to at a version, and the updates that compaction leaves of
-them.
+them. With ``totals`` the updates are a piece of a hash's, as ``large_keys`` gives them; else they hold whole keys.
 
 Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they run in threads.
 """
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from flight_server.keys import unique
 
-from .deletes import lifetimes, living, settled
-from .rules import Groups, Kept, Rule
+from .deletes import lifetimes, living, undeleted
+from .rules import Groups, Kept, KeyTotals, Rule
 from .runs import Layout, Updates
 
 Numbers = NDArray[np.int64]
@@ -37,13 +37,16 @@ class Distinct:
     firsts: Numbers
     keys: Numbers
     ends: Numbers | None = None
+    totals: KeyTotals | None = None
 
     @classmethod
-    def of(cls, updates: Updates) -> Distinct:
+    def of(cls, updates: Updates, totals: PieceTotals | None = None) -> Distinct:
         updates, ends = living(updates)
         firsts = updates.row_starts
         rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
-        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends)
+        if totals is not None and len(updates):
+            totals.begin(updates)
+        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends, totals)
 
     def summed(self, numbers: Numbers | NDArray[np.bool_]) -> Numbers:
         """The sum of each row's updates' numbers."""
@@ -61,17 +64,39 @@ class Distinct:
         return self.summed(np.where(there, diffs, 0))
 
     def groups(self, counts: Numbers) -> Groups:
-        return Groups(self.rows, self.keys, counts)
+        return Groups(self.rows, self.keys, counts, self.totals)
 
 
-def snapshot(
-    updates: Updates, version: int, rule: Rule, start: int, max_rows: int
-) -> tuple[pa.RecordBatch, bool]:
-    """The rows that the rule keeps at a version, each as often as it is there, from the row ``start`` on; and whether
-    more follow: at most ``max_rows`` are given if one is there more than once. The updates hold whole keys.
+class PieceTotals(KeyTotals):
+    """The totals of the pieces of one hash."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._end: Updates | None = None  # the last row of the piece before
+
+    def begin_round(self) -> None:
+        super().begin_round()
+        self._end = None
+
+    def begin(self, piece: Updates) -> None:
+        """The next piece has these updates, which are no tombstones."""
+        continues = False
+        if self._end is not None:
+            continues = len(Updates.in_order(piece.layout, [self._end, piece.slice(0, 1)]).key_starts) == 1
+        self.begin_piece(len(piece.key_starts), continues=continues)
+        self._end = piece.slice(len(piece) - 1, len(piece))
+
+
+def kept_at(updates: Updates, version: int, rule: Rule, totals: PieceTotals | None = None) -> Kept:
+    """The rows that the rule keeps at a version."""
+    distinct = Distinct.of(updates, totals)
+    return rule.kept(distinct.groups(distinct.counts(version)))
+
+
+def copies(kept: Kept, start: int, max_rows: int) -> tuple[pa.RecordBatch, bool]:
+    """The rows, each as often as it is there, from the row ``start`` on; and whether more follow: at most ``max_rows``
+    are given if one is there more than once.
     """
-    distinct = Distinct.of(updates)
-    kept = rule.kept(distinct.groups(distinct.counts(version)))
     if not start and (kept.counts == 1).all():
         return kept.rows, False
     ends = np.cumsum(kept.counts)
@@ -79,9 +104,9 @@ def snapshot(
     return kept.rows.take(pa.array(np.searchsorted(ends, places, "right"))), start + max_rows < int(ends[-1])
 
 
-def deltas(updates: Updates, after: int, upto: int, rule: Rule) -> Kept:
+def deltas(updates: Updates, after: int, upto: int, rule: Rule, totals: PieceTotals | None = None) -> Kept:
     """The rows whose count in the kept collection differs between two versions, and by how much."""
-    distinct = Distinct.of(updates)
+    distinct = Distinct.of(updates, totals)
     before = rule.kept(distinct.groups(distinct.counts(after)))
     now = rule.kept(distinct.groups(distinct.counts(upto)))
     changes = now.counts - before.counts
@@ -113,19 +138,20 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout
     return Updates(layout, both.rows.take(pa.array(changed)), hashes, versions, sums[changed])
 
 
-def compacted(updates: Updates, since: int, rule: Rule) -> tuple[Updates, Hashes]:
+def compacted(
+    updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None
+) -> tuple[Updates, Hashes]:
     """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
-    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out. The updates hold
-    whole keys.
+    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out.
     """
-    updates, tombstones = settled(updates, since)
-    distinct = Distinct.of(added_up(updates))
+    updates, tombstones = undeleted(updates, since)
+    distinct = Distinct.of(added_up(updates), totals)
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     if not len(versions):
         return tombstones, distinct.updates.hashes
     old = versions <= since
     counts = distinct.summed(np.where(old, diffs, 0))
-    later = -np.abs(diffs) if rule.whole_keys else np.minimum(diffs, 0)
+    later = -np.abs(diffs) if rule.any_update_counts else np.minimum(diffs, 0)
     retracted = distinct.summed(np.where(old, 0, later))
     needed = rule.needed(distinct.groups(counts), retracted).counts
     left = np.flatnonzero(needed)

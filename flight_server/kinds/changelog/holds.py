@@ -8,8 +8,7 @@ the version that it held, or ``Compacted``, never another.
 Owners
     A hold names its owner in words for people; these give no right. It belongs to the principal that took it: only that
     one and admins may renew, move or release it. One without a principal (the server had no tokens) is any client's.
-    The open stream of a read or follower has its peer, and cannot be
-    released.
+    The open stream of a read or follower has its peer, and cannot be released.
 
 Memory
     A hold is counted with ``HOLD_BYTES`` and four bytes for each character of its owner, the name of one that has
@@ -22,11 +21,15 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from flight_server.memory import Metadata
-from flight_server.protocol import Compacted, InvalidRequest, OutOfBudget
+from flight_server.memory import Metadata, Reservation
+from flight_server.protocol import Compacted, HoldRequest, InvalidRequest, NotFound, OutOfBudget
+from flight_server.records import StoredHold
+
+from .timeline import monotonic_time, past_time, wall_time
 
 MAX_LAPSED = 1000
 MAX_HOLDS = 10_000
@@ -49,15 +52,39 @@ class Hold:
         passed: since when there is a newer version, as far as was looked; None if there was none.
         lasting: whether it has no maximal lag.
         principal: that took it.
+        room: counts it; of a follower None.
     """
 
     version: int
     until: float
-    taken: float
+    taken: float = -math.inf
     owner: str | None = None
     passed: float | None = None
     lasting: bool = False
     principal: str | None = None
+    room: Reservation | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class HoldChange:
+    """What a request makes of the holds: ``hold`` gets the name, if it is not None, and ``released`` end.
+
+    Args:
+        version: that the hold has now; of a release the one that it had.
+    """
+
+    name: str
+    version: int
+    hold: Hold | None
+    released: frozenset[str]
+
+    def stored(self) -> StoredHold | None:
+        """The hold with times of the host's clock."""
+        hold = self.hold
+        if hold is None:
+            return None
+        until, taken = wall_time(hold.until), wall_time(hold.taken)
+        return StoredHold(self.name, hold.version, until, taken, hold.owner, hold.principal)
 
 
 @dataclass(frozen=True)
@@ -74,59 +101,54 @@ class HeldBack:
     version: int
     seconds: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "hold": self.hold,
-            "owner": self.owner,
-            "version": self.version,
-            "seconds": round(self.seconds, 3),
-        }
-
     def __str__(self) -> str:
         owner = "" if self.owner is None else f" of {self.owner}"
         return f"hold {self.hold!r}{owner}, at version {self.version}"
 
 
 class Holds:
-    """The holds of one changelog. ``named``: those that are no open streams'; ``lapsed``: the versions of the last that
-    ended by themselves.
+    """The holds of one changelog. ``named``: those that are no open streams'; ``lapsed``: the last that ended by
+    themselves.
     """
 
     def __init__(self, dataset: str, max_lag_seconds: float, metadata: Metadata | None = None) -> None:
         self._dataset = dataset
         self._metadata = Metadata() if metadata is None else metadata
-        self._room = self._metadata.pool.empty()
         self._max_lag_seconds = max_lag_seconds
         self.named: dict[str, Hold] = {}
-        self.lapsed: dict[str, int] = {}
-        self.writing: frozenset[str] = (
-            frozenset()
-        )  # changes of these are being written: they do not end meanwhile
-        # Of readers whose stream is open.
+        self.lapsed: dict[str, Hold] = {}
         self._followers: dict[object, Hold] = {}
-        self._said: HeldBack | None = None
+        self._changing: frozenset[str] = frozenset()
+        self._logged: HeldBack | None = None
 
     def __len__(self) -> int:
         return len(self.named) + len(self._followers)
 
+    @property
+    def followers(self) -> int:
+        return len(self._followers)
+
+    # What compaction waits for
+
     def oldest(self) -> int | None:
         return min((hold.version for _, hold in self._all()), default=None)
 
-    def held_back(self, wanted: int, now: float) -> HeldBack | None:
+    def held_back(self, horizon: int, now: float) -> HeldBack | None:
         """The oldest hold, if it holds a version before the one up to which compaction would go."""
         name, hold = min(self._all(), key=lambda each: each[1].version, default=(FOLLOWER, None))
-        if hold is None or hold.version >= wanted:
+        if hold is None or hold.version >= horizon:
             return None
-        return HeldBack(name, hold.owner, hold.version, 0.0 if hold.passed is None else now - hold.passed)
+        seconds = 0.0 if hold.passed is None else now - hold.passed
+        return HeldBack(name, hold.owner, hold.version, round(seconds, 3))
 
-    def long_held_back(self, wanted: int, now: float) -> HeldBack | None:
+    def long_held_back(self, horizon: int, now: float) -> HeldBack | None:
         """As :meth:`held_back`, once that has lasted for ``SAID_SECONDS``, and again whenever the time has doubled."""
-        held, said = self.held_back(wanted, now), self._said
-        if held is None or said is None or (held.hold, held.version) != (said.hold, said.version):
-            self._said = said = held and replace(held, seconds=SAID_SECONDS / 2)
-        if held is None or said is None or held.seconds < 2 * said.seconds:
+        held, logged = self.held_back(horizon, now), self._logged
+        if held is None or logged is None or (held.hold, held.version) != (logged.hold, logged.version):
+            self._logged = logged = held and replace(held, seconds=SAID_SECONDS / 2)
+        if held is None or logged is None or held.seconds < 2 * logged.seconds:
             return None
-        self._said = held
+        self._logged = held
         return held
 
     def _all(self) -> Iterator[tuple[str, Hold]]:
@@ -134,73 +156,51 @@ class Holds:
         for hold in self._followers.values():
             yield FOLLOWER, hold
 
-    def check(self, name: str, version: int | None, since: int, upper: int) -> int:
-        """The version that :meth:`put` is to be called with. Changes nothing.
+    # Named holds
+
+    def change(
+        self, request: HoldRequest, since: int, upper: int, now: float, principal: str | None
+    ) -> HoldChange:
+        """What the request is to change; it is not changed yet.
 
         Raises:
+            NotFound: a release of a hold that there is not.
             Compacted: the version is below ``since``.
             InvalidRequest: it is above ``upper``, or below the present version of the hold of this name.
             OutOfBudget: there is no room for another hold.
         """
-        held = self.named.get(name)
+        name, held = request.hold, self.named.get(request.hold)
+        released = frozenset([] if request.releases is None else [request.releases]) - {name}
+        if request.release:
+            if held is None and name not in self.lapsed:
+                raise NotFound(
+                    f"dataset {self._dataset!r} has no hold {name!r}: it was never taken, was released, or ended long "
+                    "ago; 'statistics' lists the holds that there are",
+                    dataset=self._dataset,
+                )
+            return HoldChange(name, upper if held is None else held.version, None, released | {name})
         if held is None:
             self._check_room()
-        if held is not None and (version is None or version == held.version):
-            return held.version
-        wanted = self.lapsed.get(name, upper) if version is None else version
-        if held is not None and wanted < held.version:
+            before = self.lapsed.get(name)
+            held = Hold(upper if before is None else before.version, now, now, principal=principal)
+        version = held.version if request.version is None else request.version
+        if name in self.named and version < held.version:
             raise InvalidRequest(
-                f"dataset {self._dataset!r}: hold {name!r} is at version {held.version} and cannot go back to {wanted}",
+                f"dataset {self._dataset!r}: hold {name!r} is at version {held.version} and cannot go back to "
+                f"{version}",
                 dataset=self._dataset,
             )
-        if wanted > upper:
+        if version > upper:
             raise InvalidRequest(
-                f"dataset {self._dataset!r}: there is no version {wanted} to hold; the newest is {upper}",
+                f"dataset {self._dataset!r}: there is no version {version} to hold; the newest is {upper}",
                 dataset=self._dataset,
             )
-        if wanted < since:
-            raise gone(self._dataset, wanted, since, upper)
-        return wanted
-
-    def put(
-        self,
-        name: str,
-        version: int,
-        until: float,
-        *,
-        taken: float,
-        owner: str | None = None,
-        principal: str | None = None,
-    ) -> Hold:
-        """Take, renew or move it; see :meth:`renewed` and :meth:`take`."""
-        hold = self.renewed(name, version, until, taken=taken, owner=owner, principal=principal)
-        self.take(name, hold)
-        return hold
-
-    def renewed(
-        self,
-        name: str,
-        version: int,
-        until: float,
-        *,
-        taken: float,
-        owner: str | None = None,
-        principal: str | None = None,
-    ) -> Hold:
-        """The hold for :meth:`take`, which is new, renewed or moved. One that there is keeps ``taken``, its principal,
-        and its owner if none comes. Changes nothing.
-        """
-        known = self.named.get(name)
-        if known is None:
-            return Hold(version, until, taken, owner, principal=principal)
-        passed = known.passed if known.version == version else None
-        return replace(known, version=version, until=until, owner=owner or known.owner, passed=passed)
-
-    def take(self, name: str, hold: Hold) -> None:
-        """Let the hold have the name. One that is on disk is taken whether there is room or not."""
-        self._release(name)
-        self._room.grow(_held_bytes(hold))
-        self.named[name] = hold
+        if version < since:
+            raise gone(self._dataset, version, since, upper)
+        until, passed = now + request.lease_seconds, held.passed if held.version == version else None
+        owner = request.owner or held.owner
+        hold = replace(held, version=version, until=until, owner=owner, passed=passed)
+        return HoldChange(name, version, hold, released)
 
     def _check_room(self) -> None:
         what = f"another hold of dataset {self._dataset!r}"
@@ -212,15 +212,50 @@ class Holds:
                 dataset=self._dataset,
             )
 
-    def _release(self, name: str) -> None:
-        if (held := self.named.pop(name, None)) is not None:
-            self._room.shrink(_held_bytes(held))
-        if self.lapsed.pop(name, None) is not None:
-            self._room.shrink(LAPSED_BYTES)
+    @contextmanager
+    def changing(self, change: HoldChange) -> Iterator[None]:
+        """While a change is written, compaction passes neither the new version nor the present one, which stays held if
+        the disk refuses.
+        """
+        self._changing = change.released | {change.name}
+        self.follow(change, change.version, lasting=True)
+        try:
+            yield
+        finally:
+            self.leave(change)
+            self._changing = frozenset()
+
+    def make(self, change: HoldChange) -> None:
+        """The change is on disk."""
+        self.release([change.name, *change.released])
+        if change.hold is not None:
+            self._take(change.name, change.hold)
 
     def release(self, names: Iterable[str]) -> None:
         for name in names:
-            self._release(name)
+            self.named.pop(name, None)
+            self.lapsed.pop(name, None)
+
+    def restore(self, stored: StoredHold) -> None:
+        """A hold is on disk, or one that has ended."""
+        name, version, until, taken, owner, principal = stored
+        if until is None:
+            self._lapse(name, version)
+        else:
+            self._take(
+                name, Hold(version, monotonic_time(until), past_time(taken), owner, principal=principal)
+            )
+
+    def _take(self, name: str, hold: Hold) -> None:
+        room = self._metadata.pool.reserve(HOLD_BYTES + 4 * len(hold.owner or ""))
+        self.named[name] = replace(hold, room=room)
+
+    def _lapse(self, name: str, version: int) -> None:
+        self.lapsed[name] = Hold(version, -math.inf, room=self._metadata.pool.reserve(LAPSED_BYTES))
+        if len(self.lapsed) > MAX_LAPSED:
+            del self.lapsed[next(iter(self.lapsed))]
+
+    # Open streams
 
     def follow(
         self,
@@ -236,39 +271,27 @@ class Holds:
         """
         held = self._followers.get(follower)
         passed = held.passed if held is not None and held.version == version else None
-        self._followers[follower] = Hold(version, until, -math.inf, owner, passed, lasting)
+        self._followers[follower] = Hold(version, until, owner=owner, passed=passed, lasting=lasting)
 
     def leave(self, follower: object) -> None:
         self._followers.pop(follower, None)
 
-    @property
-    def followers(self) -> int:
-        return len(self._followers)
+    # Ends
 
     def expire(self, now: float, upper: int) -> list[str]:
         """End the holds whose lease or lag has ended; their names, and "a follower" for each open stream."""
-        before = dict(self.named)
         ended = self._end_due(self.named, now, upper)
-        for name in ended:
-            self._room.shrink(_held_bytes(before[name]))
-            self.add_lapsed(name, before[name].version)
-        while len(self.lapsed) > MAX_LAPSED:
-            self._release(next(iter(self.lapsed)))
-        return ended + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
+        for name, hold in ended:
+            self._lapse(name, hold.version)
+        return [name for name, _ in ended] + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
 
-    def add_lapsed(self, name: str, version: int) -> None:
-        """Remember the name of a hold that there is not, which had this version."""
-        self._room.grow(LAPSED_BYTES)
-        self.lapsed[name] = version
-
-    def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[T]:
+    def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[tuple[T, Hold]]:
         ended = []
         for name, hold in list(holds.items()):
             passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
             late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
-            if (hold.until <= now or late) and name not in self.writing:
-                del holds[name]
-                ended.append(name)
+            if (hold.until <= now or late) and name not in self._changing:
+                ended.append((name, holds.pop(name)))
             elif passed != hold.passed:
                 holds[name] = replace(hold, passed=passed)
         return ended
@@ -286,10 +309,6 @@ class Holds:
             }
             for name, hold in oldest
         ]
-
-
-def _held_bytes(hold: Hold) -> int:
-    return HOLD_BYTES + 4 * len(hold.owner or "")
 
 
 def gone(dataset: str, version: int, since: int, upper: int) -> Compacted:

@@ -4,41 +4,51 @@ Rows of one hash are sorted, so the runs can be cut at the same rows. Each piece
 added up first: equal rows are one row then, beside the updates above ``since``. A tombstone deletes rows of all pieces,
 so each piece is added up with the tombstones of all.
 
-Folding
-    A rule needs the same rows of two parts as of both together. So the pieces are taken one after the other, and of
-    those before only the needed rows are held. Of the keys of a rule of ``whole_keys`` all rows are held once they are
-    added up.
+Rules
+    A rule learns what other pieces have by sums (``rules.ranked``). So :func:`in_pieces` shows it all pieces a few
+    times; no more than one piece is held.
 
 Memory
-    A piece has about twice ``piece_bytes`` at most, unless one row has more. The caller limits the bytes held beside
-    it: beyond them :class:`TooLarge` says how many there were. The parts are views of the runs.
+    A piece has about twice ``piece_bytes`` at most, unless one row has more, and is held about three times while it is
+    added up: itself, its sum, and its order. The parts are views of the runs. All tombstones of the hash are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from .deletes import living, settled
-from .folding import compacted
+from .deletes import living, undeleted
+from .folding import PieceTotals, compacted
 from .rules import Rule
 from .runs import DELETE, Layout, Updates
-
-COPIES = 3
-"""Held while rows are added: the piece, its sum, and its order."""
 
 MAX_PROBED_ROWS = 64
 PROBED_BYTES = 1 << 20
 """So many rows or bytes are compared at once with another row."""
 
 
-class TooLarge(Exception):
-    """More than ``limit_bytes`` would be held; ``size_bytes`` are needed, as far as is known."""
+T = TypeVar("T")
 
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(f"{size_bytes} bytes are needed at once")
-        self.size_bytes = size_bytes
+
+def in_pieces(
+    pieces: Callable[[], Iterator[Updates]], rounds: int, of_piece: Callable[[Updates, PieceTotals | None], T]
+) -> Iterator[T | None]:
+    """What ``of_piece`` makes of each piece, and None before that for each one that a rule was shown to know the
+    totals.
+
+    Args:
+        rounds: of the rule.
+    """
+    totals = PieceTotals() if rounds else None
+    for left in range(rounds, -1, -1):
+        if totals is not None:
+            totals.begin_round()
+        for piece in pieces():
+            found = of_piece(piece, totals)
+            yield None if left else found
 
 
 def pieces(
@@ -54,15 +64,7 @@ def pieces(
     Args:
         runs: of each run its parts, which follow each other.
     """
-    tombstones = Updates.joined(
-        layout,
-        [
-            part.where((part.diffs == DELETE) & (part.versions <= upto))
-            for parts in runs
-            for part in parts
-            if part.tombstones
-        ],
-    )
+    tombstones = tombstones_of(layout, runs, upto)
     cursors = [_Cursor(layout, parts) for parts in runs]
     wanted_bytes = piece_bytes
     while cursors := [cursor for cursor in cursors if cursor.left]:
@@ -80,36 +82,41 @@ def pieces(
         yield _added_up(Updates.joined(layout, taken), tombstones, since)
 
 
+def tombstones_of(layout: Layout, runs: Sequence[Sequence[Updates]], upto: int) -> Updates:
+    """The tombstones up to a version."""
+    return Updates.joined(
+        layout,
+        [
+            part.where((part.diffs == DELETE) & (part.versions <= upto))
+            for parts in runs
+            for part in parts
+            if part.tombstones
+        ],
+    )
+
+
 def _added_up(piece: Updates, tombstones: Updates, since: int) -> Updates:
     """The sum of a piece, of which these are all tombstones of its keys, also those in other pieces."""
     if not len(tombstones):
         return compacted(piece, since, Rule())[0]
     rows = Updates.joined(piece.layout, [living(piece)[0], tombstones])
     # A key's tombstones are equal rows, so they are in one piece.
-    stay = settled(piece, since)[1]
+    stay = undeleted(piece, since)[1]
     return Updates.joined(piece.layout, [living(compacted(rows, since, Rule())[0])[0], stay])
 
 
-def folded(
-    layout: Layout,
-    runs: Sequence[Sequence[Updates]],
-    since: int,
-    upto: int,
-    rule: Rule,
-    *,
-    piece_bytes: int,
-    limit_bytes: int,
-) -> Updates:
-    """The updates that stand for all of one hash at the versions from ``since`` to ``upto``. Raises TooLarge. ``runs``:
-    all that have updates of this hash.
-    """
-    rule = Rule() if rule.whole_keys else rule
-    held = Updates.empty(layout)
-    for piece in pieces(layout, runs, since, upto, piece_bytes):
-        held = compacted(Updates.joined(layout, [held, piece]), since, rule)[0]
-        if COPIES * held.size_bytes > limit_bytes:
-            raise TooLarge(2 * COPIES * held.size_bytes)
-    return held
+def rows_upto(layout: Layout, part: Updates, last: Updates) -> int:
+    """How many rows of a sorted part of one hash are not above this row."""
+    fan_out = min(MAX_PROBED_ROWS, max(2, PROBED_BYTES * len(part) // max(1, part.size_bytes)))
+    low, high = 0, len(part)
+    while low < high:
+        probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
+        both = _with_marks(layout, [part.take(probed), last])
+        below = int(np.argmax(both.versions))  # equal rows are in the order of their marks
+        if below == len(probed):
+            return high
+        low, high = int(probed[below - 1]) + 1 if below else low, int(probed[below])
+    return low
 
 
 class _Cursor:
@@ -135,7 +142,7 @@ class _Cursor:
         """See all up to this row, it included; how many bytes these are."""
         self._seen, self._rest = [], []
         for number, part in enumerate(self._parts):
-            end = self._end(part, last)
+            end = rows_upto(self._layout, part, last)
             self._seen += [part.slice(0, end)] if end else []
             if end < len(part):
                 self._rest = [part.slice(end, len(part)), *self._parts[number + 1 :]]
@@ -146,19 +153,6 @@ class _Cursor:
         """Go on behind the rows seen last, which are given."""
         self._parts = self._rest
         return self._seen
-
-    def _end(self, part: Updates, last: Updates) -> int:
-        """How many rows of the part are not above this one."""
-        fan_out = min(MAX_PROBED_ROWS, max(2, PROBED_BYTES * len(part) // max(1, part.size_bytes)))
-        low, high = 0, len(part)
-        while low < high:
-            probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
-            both = _with_marks(self._layout, [part.take(probed), last])
-            below = int(np.argmax(both.versions))  # equal rows are in the order of their marks
-            if below == len(probed):
-                return high
-            low, high = int(probed[below - 1]) + 1 if below else low, int(probed[below])
-        return low
 
 
 def _with_marks(layout: Layout, parts: Sequence[Updates]) -> Updates:

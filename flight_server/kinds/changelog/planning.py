@@ -10,15 +10,14 @@ Old rows
 
 Folds
     A range is due when its old rows outweigh all of its rows. An old row weighs 3: itself, the dead row that it leaves
-    in a recent run, and the row that it replaces. One that removes others (a retraction, a tombstone, of some rules any
-    row) weighs ``2 n`` more, where a key of the base has ``n`` rows. So garbage never exceeds half of the rows, and the
-    old rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
-    ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
+    in a recent run, and the row that it replaces. It weighs 2 more if it goes itself together with that one, as a
+    retraction. What ends a key (a tombstone, a closing row) weighs twice the key's rows in the base, which are counted.
+    So garbage never exceeds half of the rows, and the old rows have paid for all that a fold reads; each is old once.
+    The cost of a fold beside its rows counts as ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
-    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and may break the
-    guarantee all the same, because keys have very different numbers of rows, or if nothing is put any more. They are
-    folded in rounds (:class:`LeftOver`), each range at most once in a round, so that a small range, which costs little,
-    never keeps others from being folded.
+    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and outweigh the
+    rows alone, or if nothing is put any more. They are folded in rounds (:class:`LeftOver`), each range at most once in
+    a round, so that a small range, which costs little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
     most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
@@ -30,13 +29,14 @@ Rewrites
     that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
-    Runs in memory become one file when they are large, when the records have many bytes
-    of rows that no file has, or when memory is short. A
-    changelog without files folds its one range in memory, while it is small.
+    While all rows are in memory, and few, they are folded there. Runs in memory become one file when they are large,
+    when the records have many bytes of rows that no file has (fewer, if nothing is put any more), or when memory is
+    short.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,21 +44,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flight_server.keys import unique
+
 from . import compaction
 from .contents import Contents
 from .holds import HeldBack
 from .rules import Rule
-from .runs import MemoryRun, Run
+from .runs import MemoryRun, Question, Run
 
 FAN_IN = 4
 RATIO = 2
-MAX_ROWS_OF_A_KEY = 4
-"""A key counts as at most so many rows, so that a row is not rewritten too often."""
 MEMORY_FOLD_ROWS = 1 << 10
 FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
+QUIET_RECORDS_BYTES = 256 << 10
+"""So many if nothing is put any more."""
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
 
@@ -67,33 +69,37 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class FoldPlan:
-    """Fold the ranges from the place ``first`` to ``last``, both included. ``cost_rows``: as rows that it reads."""
+    """Fold the ranges from the place ``first`` to ``last``, both included, to files. ``cost_rows``: as rows that it
+    reads.
+    """
 
     first: int
     last: int
-    to_file: bool
     cost_rows: int
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether it works on runs in memory."""
-        return not self.to_file
-
-    @property
-    def alone(self) -> bool:
-        """Whether no other work goes on meanwhile."""
-        return not self.to_file
+    to_file = folds = True
+    in_memory = alone = False
 
 
 @dataclass(frozen=True)
 class RewritePlan:
-    """Make these recent runs one. The other fields: as of FoldPlan."""
+    """Make these recent runs one.
+
+    Args:
+        in_memory: whether they are.
+        cost_rows: as rows that it reads.
+        folds: they are all rows that there are, in memory, and are folded. No other work goes on meanwhile.
+    """
 
     runs: tuple[Run, ...]
     in_memory: bool
     to_file: bool
     cost_rows: int = 0
-    alone: bool = False
+    folds: bool = False
+
+    @property
+    def alone(self) -> bool:
+        return self.folds
 
 
 class Amounts:
@@ -106,23 +112,39 @@ class Amounts:
     def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
         self.contents = contents
         self.since = since
-        self._displaces = rule.displaces
+        self._rule = rule
         self.base = contents.bases.range_rows
         self.alive = np.zeros_like(self.base)
         self.old = np.zeros_like(self.base)
-        self.removing = np.zeros(len(self.base))
+        self.weights = np.zeros_like(self.base)
         self.alive_of: dict[Run, int] = {}
+        self.recount_at = math.inf  # when large files are counted again
 
     def count(self) -> None:
-        """Count. Blocks, if there are files."""
-        bases = self.contents.bases
+        """Count. Blocks, if there are files. Raises Damaged, OSError."""
+        bases, rule = self.contents.bases, self._rule
+        olds = np.maximum(bases.sinces, self.contents.recent_since)
+        ends_keys = (
+            (lambda updates: rule.ends_keys(updates.rows) & (updates.diffs > 0))
+            if rule.may_end_keys
+            else None
+        )
+        question = Question(bases.lows, bases.sinces, olds, self.since, ends_keys)
+        ending = []
         for run in self.contents.recent:
-            alive, old = run.counts(bases.lows, bases.sinces, self.since)
-            self.alive_of[run] = int(alive.sum())
-            self.alive += alive
-            self.old += old
-            share = 1.0 if self._displaces else (run.retractions + run.tombstones) / max(1, run.rows)
-            self.removing += share * old
+            counts = run.counts(question)
+            self.alive_of[run] = int(counts.alive.sum())
+            self.alive += counts.alive
+            self.old += counts.old
+            self.weights += 3 * counts.old + 2 * (counts.old if rule.any_update_counts else counts.retracting)
+            ending.append(counts.ending)
+            self.recount_at = min(self.recount_at, counts.recount_at or math.inf)
+        hashes = unique(*ending)
+        if len(hashes):
+            rows = bases.counts_of(hashes)
+            if self.of_memory:
+                rows = np.sum([run.counts_of(hashes) for run in self.contents.recent], axis=0)
+            np.add.at(self.weights, bases.numbers_of(hashes), 2 * rows)
 
     @property
     def files(self) -> list[Run]:
@@ -130,17 +152,18 @@ class Amounts:
         return [run for run in self.contents.recent if not isinstance(run, MemoryRun)]
 
     @property
+    def in_memory(self) -> tuple[Run, ...]:
+        """Those that are not."""
+        return tuple(run for run in self.contents.recent if isinstance(run, MemoryRun))
+
+    @property
     def of_memory(self) -> bool:
         """Whether a fold takes place in memory."""
-        return (
-            len(self.base) == 1
-            and all(isinstance(run, MemoryRun) for run in self.contents.runs)
-            and int(self.base[0] + self.alive[0]) <= MEMORY_ROWS
-        )
+        return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
 
     def fold(
         self, *, slow: bool = False, idle: bool = False, round_upto: int | None = None
-    ) -> FoldPlan | None:
+    ) -> FoldPlan | RewritePlan | None:
         """The next fold; None if none is due.
 
         Args:
@@ -149,13 +172,13 @@ class Amounts:
             round_upto: only of ranges that were not folded up to this version yet.
         """
         bases, count = self.contents.bases, len(self.base)
+        if self.of_memory:
+            return self._fold_in_memory(slow=slow, idle=idle)
         rows = self.base + self.alive
-        costs = rows + (MEMORY_FOLD_ROWS if self.of_memory else FILE_ROWS // count)
-        rows_of_a_key = max(1.0, min(MAX_ROWS_OF_A_KEY, bases.rows / max(1, bases.keys)))
-        weights = 3 * self.old + 2 * rows_of_a_key * self.removing
-        due = weights >= costs
+        costs = rows + FILE_ROWS // count
+        due = self.weights >= costs
         if slow:
-            due |= (weights >= rows) | (self.removing > 0) | idle
+            due |= (self.weights >= rows) | idle
         due &= self.old > 0
         if round_upto is not None:
             due &= bases.sinces < round_upto
@@ -163,7 +186,7 @@ class Amounts:
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
-            first = int(np.argmax(np.where(due, weights / np.maximum(1, costs), -1.0)))
+            first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
         else:
             return None
         last, most = first, compaction.range_rows(self.contents)
@@ -174,7 +197,14 @@ class Amounts:
         while first > 0 and total + rows[first - 1] <= most:
             first -= 1
             total += int(rows[first])
-        return FoldPlan(first, last, not self.of_memory, total + int(costs[0] - rows[0]))
+        return FoldPlan(first, last, total + FILE_ROWS // count)
+
+    def _fold_in_memory(self, *, slow: bool, idle: bool) -> RewritePlan | None:
+        rows, old, weight = (int(each.sum()) for each in (self.alive, self.old, self.weights))
+        if not old or weight < (0 if idle else rows if slow else rows + MEMORY_FOLD_ROWS):
+            return None
+        cost_rows = rows + MEMORY_FOLD_ROWS
+        return RewritePlan(self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, folds=True)
 
 
 def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPlan | RewritePlan | None:
@@ -184,23 +214,12 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPla
         records_bytes: of the rows in the records that no file has.
         short: memory is short.
     """
-    contents = amounts.contents
-    runs = [run for run in contents.recent if isinstance(run, MemoryRun)]
-    bases = [run for run in contents.bases.runs if isinstance(run, MemoryRun)]
+    runs = amounts.in_memory
     fold = amounts.fold() if amounts.of_memory else None
-    rows = sum(run.rows for run in (*runs, *bases))
-    size_bytes = sum(run.size_bytes for run in (*runs, *bases))
-    if (
-        short
-        or records_bytes > RECORDS_BYTES
-        or size_bytes > MEMORY_BYTES
-        or (rows > MEMORY_ROWS and fold is None)
-    ):
-        return (
-            RewritePlan(tuple(runs), in_memory=True, to_file=True, alone=bool(bases))
-            if runs or bases
-            else None
-        )
+    rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
+    large = size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None)
+    if records_bytes > RECORDS_BYTES or (runs and (short or large)):
+        return RewritePlan(runs, in_memory=True, to_file=True)
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 
 
@@ -225,13 +244,19 @@ class LeftOver:
         self.since: float | None = None
         self._round_upto: int | None = None
 
-    def plan(self, amounts: Amounts, now: float, *, idle: bool) -> FoldPlan | RewritePlan | None:
-        """The work on them once they have waited; None if they may wait for more."""
+    def plan(
+        self, amounts: Amounts, records_bytes: int, now: float, *, idle: bool
+    ) -> FoldPlan | RewritePlan | None:
+        """The work on them once they have waited; None if they may wait for more. ``records_bytes``: as of
+        :func:`plan_memory`.
+        """
         fold = amounts.fold(slow=True, idle=idle, round_upto=self._round_upto)
         if fold is None and self._round_upto is not None:
             self.since = self._round_upto = None
             fold = amounts.fold(slow=True, idle=idle)
         plan = fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
+        if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
+            plan = RewritePlan(amounts.in_memory, in_memory=True, to_file=True)
         if plan is None and not amounts.old.any():
             self.since = None
         elif self.since is None:
@@ -240,7 +265,7 @@ class LeftOver:
 
     def begin(self, plan: FoldPlan | RewritePlan, amounts: Amounts) -> None:
         """Begin this work: other ranges, which have waited as long, follow it at once."""
-        if isinstance(plan, RewritePlan):
+        if not plan.folds:
             self.since = None
         elif self._round_upto is None:
             self._round_upto = amounts.since
@@ -280,7 +305,7 @@ def old_rows(contents: Contents, since: int) -> int:
     widths = np.diff(bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
     rows = 0.0
     for run in contents.recent:
-        until = run.rows_upto(np.append(bases.sinces, since))
+        until = run.rows_upto(np.append(np.maximum(bases.sinces, contents.recent_since), since))
         rows += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
     return int(np.ceil(rows))
 

@@ -7,9 +7,8 @@ an error.
 
 Memory
     A reader reserves room in ``sends`` for a slice's rows and messages before it reads the slice, and holds it until
-    its transport has taken them. While it waits for room, or for a new version, it holds nothing. For a key
-    that is too large for a slice (``large_keys``) it waits for room in ``frames`` until a deadline, beside the room in
-    ``sends``, and frees it before the slice is sent. Spilling makes that room, and needs no room in ``sends``.
+    its transport has taken them. While it waits for room, or for a new version, it holds nothing, unless it is within a
+    key that is too large for a slice (``views``).
 
 Messages
     Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version, so that readers
@@ -38,7 +37,7 @@ import pyarrow as pa
 
 from flight_server.concurrency import Waits, in_thread
 from flight_server.kinds import VersionBurst, VersionedMessage
-from flight_server.memory import Budget, MemoryPool, Reservation, reserve
+from flight_server.memory import Budget, reserve
 from flight_server.protocol import (
     DataQuarantined,
     Draining,
@@ -47,13 +46,13 @@ from flight_server.protocol import (
     Versions,
     cut,
     dump_json,
+    ipc_framing,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.tiering import Reader
 
-from .changelog import Changelog
-from .large_keys import TooLarge
+from .changelog import Changelog, ChangelogState
 from .runs import Damaged
 from .views import View, ViewPart
 
@@ -68,156 +67,143 @@ global interpreter lock from the loop for nearly as long, and the follower would
 
 STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
-KEY_DEADLINE_SECONDS = 30.0
 
 
 class ChangelogReads:
-    """Reads of all changelogs.
+    """What the reads of all changelogs share.
 
     Args:
         threads: put the rows together.
         max_message_bytes: of one message.
     """
 
-    def __init__(
-        self,
-        budget: Budget,
-        waits: Waits,
-        threads: Executor,
-        *,
-        max_message_bytes: int,
-    ) -> None:
-        self._budget = budget
-        self._waits = waits
-        self._threads = threads
-        self._max_message_bytes = max_message_bytes
+    def __init__(self, budget: Budget, waits: Waits, threads: Executor, *, max_message_bytes: int) -> None:
+        self.budget = budget
+        self.waits = waits
+        self.threads = threads
+        self.max_message_bytes = max_message_bytes
         self.draining = False  # followers end
         unproven_bytes = budget.unproven.limit_bytes or MAX_SLICE_BYTES
-        self._slice_bytes = max(MIN_SLICE_BYTES, min(MAX_SLICE_BYTES, unproven_bytes // 16))
+        self.slice_bytes = max(MIN_SLICE_BYTES, min(MAX_SLICE_BYTES, unproven_bytes // 16))
 
-    @staticmethod
-    def check(changelog: Changelog, versions: Versions) -> None:
-        """Raise the errors that :meth:`read` would raise at once."""
-        changelog.step("read")
-        for version in (versions.after, versions.as_of):
+
+class ChangelogRead:
+    """One read; see :class:`~flight_server.kinds.VersionRead`. It holds a version of its changelog, and no runs."""
+
+    def __init__(self, reads: ChangelogReads, changelog: Changelog, versions: Versions) -> None:
+        self._reads = reads
+        self._changelog = changelog
+        self._versions = versions
+        self._held = 0
+
+    def check(self) -> None:
+        self._changelog.step("read")
+        for version in (self._versions.after, self._versions.as_of):
             if version is not None:
-                changelog.check_version(version)
+                self._changelog.check_version(version)
 
-    @staticmethod
-    def schema(changelog: Changelog, versions: Versions) -> pa.Schema:
-        """The schema of a read's rows."""
-        return changelog.layout.schema if versions.after is None else changelog.layout.delta_schema
+    @property
+    def schema(self) -> pa.Schema:
+        layout = self._changelog.layout
+        return layout.schema if self._versions.after is None else layout.delta_schema
 
-    async def read(
-        self, changelog: Changelog, reader: Reader, versions: Versions
-    ) -> AsyncGenerator[VersionBurst, None]:
-        """The messages of one read. Close the generator to leave; cancelling it is safe.
+    def schema_header(self) -> bytes:
+        return ipc_framing.schema_header(self.schema.serialize().to_pybytes())
+
+    async def bursts(self, reader: Reader) -> AsyncGenerator[VersionBurst, None]:
+        """The messages. Close the generator to leave; cancelling it is safe.
 
         Raises:
             Compacted: a version is below ``since``, or the stream has fallen behind too far.
-            InvalidRequest: a version is above ``upper``; or one key has more rows than there can be room for.
+            InvalidRequest: a version is above ``upper``.
             Conflict: the changelog was dropped.
             DataQuarantined: the data is damaged on disk.
             Draining: a follower has all that there is, and the server goes down.
             Unavailable: the disk does not give it now.
-            OutOfBudget: there was no room for the rows of a large key until the deadline.
         """
-        self.check(changelog, versions)
-        stream = _Stream(changelog, reader)
+        self.check()
+        changelog, versions, position = self._changelog, self._versions, self._versions.after
         changelog.readers += 1
         try:
-            if versions.after is None:
-                version = changelog.upper if versions.as_of is None else versions.as_of
-                stream.hold(version)
-                async for part in self._parts(stream, None, version):
-                    yield part
-                    del part  # and its room
-                return
-            position = versions.after
-            stream.hold(position)
             while True:
-                changelog.check_version(position)  # its hold may have ended while its transport took nothing
-                upto = changelog.upper if versions.as_of is None else versions.as_of
-                if upto > position or not versions.follow:
-                    async for part in self._parts(stream, position, upto):
+                newest = changelog.upper if versions.as_of is None else versions.as_of
+                self._held = newest if position is None else position
+                self._hold(reader)
+                if position is None or position < newest or not versions.follow:
+                    async for part in self._parts(reader, position, newest):
                         yield part
-                        del part
-                    position = upto
-                    stream.hold(position)
-                    if changelog.since < position:
-                        changelog.wake(soon=True)
-                if not versions.follow:
+                        del part  # and its room
+                if position is None or not versions.follow:
                     return
-                if self.draining:
+                self._held = position = newest
+                self._hold(reader)
+                if changelog.since < position:
+                    changelog.wake(soon=True)
+                if self._reads.draining:
                     raise Draining(
                         f"the server is draining: follow {changelog.name!r} after version {position} when it is back",
                         dataset=changelog.name,
                     )
                 if changelog.upper == position:
                     changelog.step("read")  # it may have been closed while its reader took the last message
-                    with self._wait(reader, "producer"):
+                    with self._reads.waits.enter("producer", **_place(reader)):
                         await changelog.changes.next()
+                changelog.check_version(position)  # its hold may have ended while its transport took nothing
         finally:
             changelog.readers -= 1
-            changelog.holds.leave(stream)
+            if changelog.state is ChangelogState.CLOSED and not changelog.readers:
+                changelog.empty()
+            changelog.holds.leave(self)
             changelog.wake()
 
+    def _hold(self, reader: Reader, until: float = math.inf) -> None:
+        self._changelog.holds.follow(self, self._held, reader.peer, until=until)
+
     async def _parts(
-        self, stream: _Stream, after: int | None, upto: int
+        self, reader: Reader, after: int | None, upto: int
     ) -> AsyncGenerator[VersionBurst, None]:
-        changelog, reader = stream.changelog, stream.reader
+        changelog, budget = self._changelog, self._reads.budget
+        room_bytes = 2 * self._reads.slice_bytes
         few = after is not None and _new_bytes(changelog.view(), after) < FOLLOWED_BYTES // 4
-        room_bytes = 2 * self._slice_bytes
         if few:
             room_bytes = min(FOLLOWED_BYTES, room_bytes)
         at = ViewPart()
         while at.left:
-            room = await self._room(self._budget.sends_for(reader.pace), reader, room_bytes)
-            key_room = self._budget.frames.empty()
-            while True:
-                try:
-                    encoded, at = await self._read(changelog, after, upto, at, key_room.size_bytes, few=few)
-                    break
-                except TooLarge as more:
-                    wanted_bytes = self._key_bytes(changelog, more.size_bytes, key_room.size_bytes)
-                key_room.free()
-                key_room = await self._room(self._budget.frames, reader, wanted_bytes, KEY_DEADLINE_SECONDS)
-            del key_room
-            size_bytes = sum(message.size_bytes for message in encoded)
-            if size_bytes > room.size_bytes:
-                room.grow(size_bytes - room.size_bytes)
-            stream.given()
-            yield VersionBurst(encoded, room)
-            del encoded, room
-            stream.took()
+            pool = budget.sends_for(reader.pace)
+            room = await reserve(pool, room_bytes, self._reads.waits, **_place(reader))
+            messages, at = await self._messages(after, upto, at, few=few)
+            size_bytes = sum(message.size_bytes for message in messages)
+            room.grow(max(0, size_bytes - room.size_bytes))
+            self._hold(reader, time.monotonic() + STALLED_SECONDS)
+            yield VersionBurst(messages, room)
+            del messages, room
+            if self._held >= changelog.since:  # a hold that has ended comes again
+                self._hold(reader)
             reader.pace.took(size_bytes)
 
-    async def _read(
-        self,
-        changelog: Changelog,
-        after: int | None,
-        upto: int,
-        at: ViewPart,
-        allowed_bytes: int,
-        *,
-        few: bool,
+    async def _messages(
+        self, after: int | None, upto: int, at: ViewPart, *, few: bool
     ) -> tuple[list[VersionedMessage], ViewPart]:
-        """The messages of the next slice with rows, or of the last one; and how far it goes. ``few`` new rows are read
-        in the event loop, if they are in memory. Raises TooLarge, and as :meth:`read`.
+        """The messages of the next slice with rows, or of the last one; and how far it goes.
+
+        Args:
+            few: the new rows are read in the event loop, if they are in memory.
+
+        Raises as :meth:`bursts`.
         """
+        changelog = self._changelog
         changelog.check_version(upto if after is None else after)
         # The task holds the view, and through it runs, only while the slice is read.
-        view = changelog.view()
-        work = partial(self._messages, view, after, upto, at, allowed_bytes)
+        view = replace(changelog.view(), slice_bytes=self._reads.slice_bytes)
+        work = partial(self._next_slice, view, after, upto, at)
         try:
             # Only at the beginning: it gives all of the changes, also those of slices that were sent.
-            begins = few and not at.low
-            if begins and after is not None and changelog.layout.is_simple:
+            if few and after is not None and at == ViewPart() and changelog.layout.is_simple:
                 part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
                 if part is not None:
                     return self._encoded(part, upto)
             del view
-            return await in_thread(self._threads, work)
+            return await in_thread(self._reads.threads, work)
         except Damaged as damage:
             changelog.damaged(str(damage))
             raise DataQuarantined(
@@ -237,76 +223,23 @@ class ChangelogReads:
                 dataset=changelog.name,
             ) from None
 
-    def _messages(
-        self, view: View, after: int | None, upto: int, at: ViewPart, allowed_bytes: int
+    def _next_slice(
+        self, view: View, after: int | None, upto: int, at: ViewPart
     ) -> tuple[list[VersionedMessage], ViewPart]:
         while True:
-            if after is None:
-                at = view.snapshot_part(upto, at, self._slice_bytes, allowed_bytes)
-            else:
-                at = view.deltas_part(after, upto, at, self._slice_bytes, allowed_bytes)
+            at = view.part(after, upto, at)
             assert at.rows is not None
             if at.rows.num_rows or not at.left:
                 return self._encoded(at, upto)
 
-    def _key_bytes(self, changelog: Changelog, wanted_bytes: int, had_bytes: int) -> int:
-        """The room for a key that is too large for a slice. Raises InvalidRequest if it has had the most there is."""
-        limit_bytes = self._budget.frames.limit_bytes
-        assert limit_bytes is not None
-        most_bytes = limit_bytes * 3 // 4
-        if had_bytes >= most_bytes:
-            raise InvalidRequest(
-                f"dataset {changelog.name!r}: to read the rows of one key takes more than {had_bytes} bytes at once: "
-                "raise --memory-limit, or declare a key that has fewer rows",
-                dataset=changelog.name,
-                limit_bytes=most_bytes,
-            )
-        return min(wanted_bytes, most_bytes)
-
     def _encoded(self, part: ViewPart, version: int) -> tuple[list[VersionedMessage], ViewPart]:
-        messages = encode(part.rows, version, last=not part.left, max_message_bytes=self._max_message_bytes)
+        limit_bytes = self._reads.max_message_bytes
+        messages = encode(part.rows, version, last=not part.left, max_message_bytes=limit_bytes)
         return list(messages), replace(part, rows=None)
 
-    async def _room(
-        self, pool: MemoryPool, reader: Reader, size_bytes: int, deadline_seconds: float | None = None
-    ) -> Reservation:
-        return await reserve(
-            pool,
-            size_bytes,
-            self._waits,
-            dataset=reader.dataset,
-            partition=reader.partition,
-            peer=reader.peer,
-            deadline_seconds=deadline_seconds,
-        )
 
-    def _wait(self, reader: Reader, what: str) -> Any:
-        return self._waits.enter(what, dataset=reader.dataset, partition=reader.partition, peer=reader.peer)
-
-
-class _Stream:
-    """An open stream. It holds a version of its changelog, and no runs."""
-
-    def __init__(self, changelog: Changelog, reader: Reader) -> None:
-        self.changelog = changelog
-        self.reader = reader
-        self._version = 0
-
-    def hold(self, version: int) -> None:
-        self._version = version
-        self._follow()
-
-    def given(self) -> None:
-        """Its transport has a part; the hold ends if it does not take it in time."""
-        self._follow(time.monotonic() + STALLED_SECONDS)
-
-    def took(self) -> None:
-        """Its transport has taken the part. A hold that has ended comes again if the version is still there."""
-        if self._version >= self.changelog.since:
-            self._follow()
-
-    def _follow(self, until: float = math.inf) -> None:
-        self.changelog.holds.follow(self, self._version, self.reader.peer, until=until)
+def _place(reader: Reader) -> dict[str, Any]:
+    return {"dataset": reader.dataset, "partition": reader.partition, "peer": reader.peer}
 
 
 def _new_bytes(view: View, after: int) -> int:
@@ -349,14 +282,14 @@ def _sent_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
-    said = {"version": str(version), **({"last": "true"} if last else {})}
+    metadata = {"version": str(version), **({"last": "true"} if last else {})}
     written = io.BytesIO()
     with pa.ipc.new_stream(written, batch.schema) as writer:
-        writer.write_batch(batch, custom_metadata=said)
+        writer.write_batch(batch, custom_metadata=metadata)
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
     reader.read_next_message()  # the schema
     message = reader.read_next_message()
     header, body = memoryview(message.metadata), memoryview(message.body)
     parts = wire.FlightData(header=header, body=body)
-    metadata = dump_json({"version": version, **({"last": True} if last else {})})
-    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, metadata)
+    app_metadata = dump_json({"version": version, **({"last": True} if last else {})})
+    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, app_metadata)

@@ -21,13 +21,11 @@ import structlog
 
 from flight_server.datasets import Dataset, Transactions
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import FlightShuffleError, KeepRule, Kind, OutOfBudget
+from flight_server.protocol import FlightShuffleError, Kind, OutOfBudget
 from flight_server.records import (
-    ChangelogRecords,
     DiskTrouble,
     Quarantined,
     StoredChangelog,
-    StoredHold,
     StoredRange,
     StoredVersions,
     changelogs,
@@ -37,10 +35,9 @@ from flight_server.tiering import set_aside
 
 from .changelog import Changelog
 from .contents import Bases, Contents, Range
-from .holds import Hold, Holds
-from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
+from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, Updates, of_block
 from .store import Store
-from .timeline import Timeline, monotonic_time, past_time
+from .timeline import Timeline, past_time
 
 JOINED_ROWS = 32 << 10
 """Versions are brought back in runs of up to so many rows."""
@@ -108,29 +105,25 @@ def _add(store: Store, changelog: Changelog) -> None:
 
 
 def _restored(store: Store, stored: StoredChangelog) -> Changelog:
-    catalogue, declared = store.catalogue, stored.declared
-    keep = None if declared.keep is None else KeepRule.parse(declared.keep)
-    layout = Layout(SchemaMessage(declared.schema).schema, keep)
-    folder = store.folder_of(declared)
-    files = [_file(folder, name, layout, version) for name, version in stored.runs]
-    records = ChangelogRecords.restored(catalogue.records, catalogue.disk.pool, stored, files)
-    changelog = store.changelog_of(declared, layout, keep, records)
+    changelog = store.changelog_of(stored.declared)
+    files = [_file(changelog, name, version) for name, version in stored.runs]
+    changelog.records.restore(stored, files)
     changelog.since, changelog.upper = stored.since, stored.upper
     changelog.timeline = _timeline(stored)
     changelog.transactions = Transactions(
-        declared.dataset, catalogue.budget.metadata, stored.transactions, stored.forgotten
+        changelog.name, store.catalogue.budget.metadata, stored.transactions, stored.forgotten
     )
     for hold in stored.holds:
-        _bring_back(changelog.holds, hold)
-    changelog.contents = _contents(layout, stored.ranges, files).committed(
-        list(_in_memory(store, layout, stored.versions))
+        changelog.holds.restore(hold)
+    changelog.contents = _contents(changelog.layout, stored.ranges, files).committed(
+        list(_in_memory(store, changelog.layout, stored.versions))
     )
     return changelog
 
 
-def _file(folder: RunFolder, name: str, layout: Layout, version: int | None) -> RunFile:
+def _file(changelog: Changelog, name: str, version: int | None) -> RunFile:
     try:
-        return RunFile.opened(folder, name, layout, version)
+        return RunFile.opened(changelog.folder, name, changelog.layout, version)
     except (FileNotFoundError, ValueError):  # a name that can be no file's
         raise Damaged(f"{name!r} is missing") from None
 
@@ -173,12 +166,3 @@ def _timeline(stored: StoredChangelog) -> Timeline:
     for version, committed in times[1:]:
         timeline.add(version, committed)
     return timeline
-
-
-def _bring_back(holds: Holds, stored: StoredHold) -> None:
-    name, version, until, taken, owner, principal = stored
-    if until is None:
-        holds.add_lapsed(name, version)
-    else:
-        hold = Hold(version, monotonic_time(until), past_time(taken), owner, principal=principal)
-        holds.take(name, hold)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 
 import structlog
@@ -21,6 +21,7 @@ from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.datasets import Append, Caller, Catalogue, Dataset
 from flight_server.frames import SchemaMessage
+from flight_server.kinds import DatasetKind
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
     CreateRequest,
@@ -29,7 +30,6 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
     Kind,
-    NotFound,
     OutOfBudget,
     Unavailable,
 )
@@ -40,7 +40,6 @@ from flight_server.records import (
     NoDatabase,
     Quarantined,
     RecordGone,
-    StoredHold,
 )
 from flight_server.storage import FileHeader
 
@@ -54,7 +53,7 @@ from .changelog import (
 from .commits import Commits
 from .compactor import Compactor
 from .emitting import Emitter
-from .holds import MAX_LAPSED, Hold
+from .holds import MAX_LAPSED
 from .reads import ChangelogReads
 from .rules import make_rule
 from .runs import Layout, RunFile, RunFolder
@@ -70,7 +69,7 @@ CHANGELOG_BYTES = 4096
 _log = structlog.get_logger("flight_server.kinds.changelog.store")
 
 
-class Store:
+class Store(DatasetKind):
     """The changelogs and their threads. ``append``: see :class:`AttachedChangelog`; a store without a server takes no
     appends.
 
@@ -94,7 +93,7 @@ class Store:
         budget = catalogue.budget
         assert budget.metadata.pool.limit_bytes is not None
         assert budget.memory.limit_bytes is not None
-        self.catalogue = catalogue
+        super().__init__(catalogue)
         self.max_lag_seconds = max_lag_seconds
         self.memory: MemoryPool = budget.metadata.pool.part(
             "changelogs", max(1, budget.memory.limit_bytes // MEMORY_SHARE)
@@ -112,7 +111,6 @@ class Store:
             max_message_bytes=max_message_bytes,
         )
         self._changelogs: dict[str, Changelog] = {}  # by generation
-        self._left: list[Changelog] = []  # closed ones with readers
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
 
@@ -141,8 +139,9 @@ class Store:
         """Memory is short: let the changelog with the most of it move its runs to disk, and end the reads of those that
         were dropped.
         """
-        for changelog in self._left:
-            changelog.final = None
+        for changelog in self:
+            if changelog.state is ChangelogState.CLOSED:
+                changelog.empty()
         held = [each for each in self if not any(going.in_memory for going in each.working)]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
@@ -155,7 +154,7 @@ class Store:
         assert changelog is not None
         return changelog
 
-    async def create(self, request: CreateRequest, schema: SchemaMessage) -> tuple[Dataset, bool]:
+    async def create(self, request: CreateRequest, schema: SchemaMessage | None) -> tuple[Dataset, bool]:
         """The dataset of that name, and whether it was made now. Twice is fine.
 
         Raises:
@@ -165,8 +164,8 @@ class Store:
             Unavailable: the disk refuses.
             Draining, OutOfBudget: see :meth:`Catalogue.create`.
         """
-        layout = Layout(schema.schema, request.keep)
-        stored = SchemaMessage.of(layout.schema)
+        assert schema is not None
+        stored = SchemaMessage.of(Layout(schema.schema, request.keep).schema)
         delay = DEFAULT_DELAY_SECONDS if request.delay_seconds is None else request.delay_seconds
         request = replace(request, delay_seconds=delay)
         async with self.catalogue.disk.turn(request.dataset):
@@ -174,12 +173,12 @@ class Store:
             if known is not None and known.failure is None:
                 dataset, _ = self.catalogue.create(request, stored)
             else:
-                known, dataset = None, await self._made(request, layout, stored)
+                known, dataset = None, await self._made(request, stored)
         changelog = self.of(dataset)
-        await self._emit_from(changelog, partial(self._made_target, changelog))
+        await self._emit_from(changelog, make=True)
         return dataset, known is None
 
-    async def _made(self, request: CreateRequest, layout: Layout, stored: SchemaMessage) -> Dataset:
+    async def _made(self, request: CreateRequest, stored: SchemaMessage) -> Dataset:
         """A new changelog, which has the name. In the name's turn. Cancelled, it has the name or is not on disk."""
         dataset = self.catalogue.prepare(request, stored, lasting=True)
         assert request.delay_seconds is not None
@@ -191,12 +190,9 @@ class Store:
             request.delay_seconds,
             request.lease_seconds,
         )
-        disk = self.catalogue.disk
-        records = ChangelogRecords(disk.records or NoDatabase(), disk.pool)
         # In a thread: a rule's first use may import libraries.
-        changelog = await in_thread(self.threads, self.changelog_of, declared, layout, request.keep, records)
+        changelog = await in_thread(self.threads, self.changelog_of, declared)
         self._check_emitted(changelog)
-        self._count(changelog)
 
         def take_name() -> None:
             # Datasets that are not durable take names without the turn.
@@ -207,7 +203,7 @@ class Store:
             self.catalogue.install(dataset)
 
         try:
-            await records.create(declared, wall_time(changelog.timeline.last), take_name)
+            await changelog.records.create(declared, wall_time(changelog.timeline.last), take_name)
         except DiskTrouble as trouble:
             raise Unavailable(
                 f"dataset {request.dataset!r} cannot be created: {trouble}; try again when the disk works",
@@ -215,14 +211,21 @@ class Store:
             ) from None
         return dataset
 
-    async def _emit_from(self, changelog: Changelog, target: Callable[[], Awaitable[Dataset]]) -> None:
-        """Begin to emit its rule's pairs, if it does not yet. Raises as ``target`` does."""
+    async def _emit_from(self, changelog: Changelog, *, make: bool) -> None:
+        """Begin to emit its rule's pairs, if it does not yet, to the changelog that there is or that this makes. Raises
+        as :meth:`create`; NotFound.
+        """
         if changelog.rule.emitted_schema is None or self._is_emitting(changelog):
             return
         # Pairs are kept for the emitter until there is one, also if the target cannot be made now.
         changelog.holds.follow(changelog.generation, changelog.since, lasting=True)
+        request, schema = _emitted(changelog)
         try:
-            found = self.of(await target())
+            if make:
+                target, _ = await self.create(request, schema)
+            else:
+                target = self.catalogue.find(request.dataset)
+                target.check_same(request, schema)
         except FlightShuffleError as trouble:
             changelog.not_emitting = f"{trouble.message}; then create {changelog.name!r} again"
             _log.error("not_emitting", dataset=changelog.name, trouble=trouble.message)
@@ -231,18 +234,9 @@ class Store:
             raise
         if not self._is_emitting(changelog):  # by another call
             self._emitters[changelog.generation] = Emitter(
-                changelog, found, self.commits, self._background, self._reading
+                changelog, self.of(target), self.commits, self._background, self._reading
             )
         changelog.holds.leave(changelog.generation)
-
-    async def _made_target(self, changelog: Changelog) -> Dataset:
-        return (await self.create(*_emitted(changelog)))[0]
-
-    async def _found_target(self, changelog: Changelog) -> Dataset:
-        request, schema = _emitted(changelog)
-        target = self.catalogue.find(request.dataset)
-        target.check_same(request, schema)
-        return target
 
     def _is_emitting(self, changelog: Changelog) -> bool:
         emitter = self._emitters.get(changelog.generation)
@@ -264,46 +258,35 @@ class Store:
         if target is not None and target.failure is None:
             target.check_same(request, schema)
 
-    async def start(self) -> None:
+    async def emit_again(self) -> None:
         """Go on with the emitting of recovered changelogs; once, before the compactor runs. A changelog whose rule
         names something else by now, or nothing, emits nothing: a log line and ``statistics`` say so.
         """
         for changelog in self:
             with suppress(FlightShuffleError):
-                await self._emit_from(changelog, partial(self._found_target, changelog))
+                await self._emit_from(changelog, make=False)
             self.wake(changelog)
 
-    def changelog_of(
-        self, declared: DeclaredChangelog, layout: Layout, keep: KeepRule | None, records: ChangelogRecords
-    ) -> Changelog:
-        """A changelog without its runs. Raises as :func:`make_rule`."""
+    def changelog_of(self, declared: DeclaredChangelog) -> Changelog:
+        """A changelog without rows. Raises OutOfBudget, and as :class:`Layout` and :func:`make_rule`."""
+        disk, metadata, name = self.catalogue.disk, self.catalogue.budget.metadata, declared.dataset
+        keep = None if declared.keep is None else KeepRule.parse(declared.keep)
+        layout = Layout(SchemaMessage(declared.schema).schema, keep)
+        assert disk.folder is not None  # it is set before the server listens
+        header = FileHeader(disk.folder.owner, name, declared.generation, Kind.CHANGELOG.value, disk.lasting)
         return Changelog(
             declared,
             layout,
             make_rule(keep, layout.schema),
-            records,
-            self.folder_of(declared),
-            metadata=self.catalogue.budget.metadata,
+            ChangelogRecords(disk.records or NoDatabase(), disk.pool),
+            RunFolder(disk.folder, header, disk.pool, disk.disposal.delete),
+            room=metadata.reserve(CHANGELOG_BYTES, f"changelog {name!r}", dataset=name),
+            metadata=metadata,
             max_lag_seconds=self.max_lag_seconds,
             hooks=self,
         )
 
-    def folder_of(self, declared: DeclaredChangelog) -> RunFolder:
-        disk = self.catalogue.disk
-        assert disk.folder is not None  # it is set before the server listens
-        header = FileHeader(
-            disk.folder.owner, declared.dataset, declared.generation, Kind.CHANGELOG.value, disk.lasting
-        )
-        return RunFolder(disk.folder, header, disk.pool, disk.disposal.delete)
-
-    def _count(self, changelog: Changelog) -> None:
-        changelog.room = self.catalogue.budget.metadata.reserve(
-            CHANGELOG_BYTES, f"changelog {changelog.name!r}", dataset=changelog.name
-        )
-
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
-        if changelog.room is None:
-            self._count(changelog)
         if changelog.records.row is not None:
             dataset.on_disk = self.catalogue.on_disk()
             dataset.on_disk.commit(changelog.records.row, [changelog.records])
@@ -322,54 +305,27 @@ class Store:
 
         Raises:
             DatasetDropped, DataQuarantined: the changelog takes no writes.
-            Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.check`.
-            NotFound: a release of a hold that there is not.
+            NotFound, Compacted, InvalidRequest, OutOfBudget: see :meth:`Holds.change`.
             Forbidden: the hold, or the one to be released, is another principal's, and the caller is no admin.
             Unavailable: the disk refuses; each time the holds are what they were.
         """
         changelog = self.of(dataset)
+        holds = changelog.holds
         async with changelog.turn:
             changelog.step("write")
-            for name in {request.hold, request.releases} - {None}:
-                _check_owner(changelog, changelog.holds.named.get(str(name)), caller)
-            released = set() if request.releases is None else {request.releases} - {request.hold}
-            known = request.hold in changelog.holds.named or request.hold in changelog.holds.lapsed
-            if request.release and not known:
-                raise NotFound(
-                    f"dataset {changelog.name!r} has no hold {request.hold!r}: it was never taken, was released, or "
-                    "ended long ago; 'statistics' lists the holds that there are",
-                    dataset=changelog.name,
-                )
-            if request.release:
-                released.add(request.hold)
-            now = time.monotonic()
-            until = now + request.lease_seconds
-            held = changelog.holds.named.get(request.hold)
-            hold: Hold | None = None
-            if request.release:
-                version = changelog.upper if held is None else held.version
-            else:
-                version = changelog.holds.check(
-                    request.hold, request.version, changelog.since, changelog.upper
-                )
-                hold = changelog.holds.renewed(
-                    request.hold, version, until, taken=now, owner=request.owner, principal=_name_of(caller)
-                )
-
-            def written() -> None:
-                changelog.holds.release(released)
-                if hold is not None:
-                    changelog.holds.take(request.hold, hold)
-
-            # No fold goes past the new version while the disk is awaited, nor past the present one, which stays held
-            # if the disk refuses.
-            writing = object()
-            changelog.holds.writing = frozenset({request.hold, *released})
-            changelog.holds.follow(writing, version, request.owner, lasting=True)
+            for name in (request.hold, request.releases):
+                held = None if name is None else holds.named.get(name)
+                if held is not None and held.principal not in (None, caller.principal.name):
+                    what = ", whose hold another principal has taken"
+                    caller.check_permission(Permission.ADMIN, changelog.name, what)
+            # On a server without tokens any client may do everything.
+            principal = None if caller.principal.name == ANYONE else caller.principal.name
+            change = holds.change(request, changelog.since, changelog.upper, time.monotonic(), principal)
             try:
-                await changelog.records.hold(
-                    [] if hold is None else [stored_hold(request.hold, hold)], released, written
-                )
+                with holds.changing(change):
+                    await changelog.records.hold(
+                        change.stored(), change.released, partial(holds.make, change)
+                    )
             except RecordGone:
                 raise changelog.dropped() from None
             except DiskTrouble as trouble:
@@ -377,16 +333,14 @@ class Store:
                     f"dataset {changelog.name!r}: the hold is not on disk: {trouble}; ask again",
                     dataset=changelog.name,
                 ) from None
-            finally:
-                changelog.holds.leave(writing)
-                changelog.holds.writing = frozenset()
         changelog.wake()
+        left = 0.0 if change.hold is None else change.hold.until - time.monotonic()
         return {
             "hold": request.hold,
-            "version": version,
+            "version": change.version,
             "since": changelog.since,
             "upper": changelog.upper,
-            "lease_left_seconds": 0.0 if request.release else round(until - time.monotonic(), 3),
+            "lease_left_seconds": round(left, 3),
         }
 
     def expire_holds(self) -> None:
@@ -396,15 +350,11 @@ class Store:
         now = time.monotonic()
         for emitter in self._emitters.values():
             emitter.look()
-        for changelog in self._left:
-            if not changelog.readers:
-                changelog.final = None
-        self._left = [changelog for changelog in self._left if changelog.final is not None]
         for generation, changelog in list(self._changelogs.items()):
             if changelog.state is ChangelogState.CLOSED:
+                if changelog.readers:
+                    continue
                 del self._changelogs[generation]
-                if changelog.final is not None:
-                    self._left.append(changelog)
                 self._emitters.pop(generation, None)
                 if not self._changelogs:
                     self.catalogue.disk.pool.kept_parts = None
@@ -412,14 +362,13 @@ class Store:
             if len(changelog.holds) and (ended := changelog.holds.expire(now, changelog.upper)):
                 _log.info("holds_ended", dataset=changelog.name, holds=ended)
                 lapsed = changelog.holds.lapsed
-                versions = {name: lapsed[name] for name in ended if name in lapsed}
+                versions = {name: lapsed[name].version for name in ended if name in lapsed}
                 changelog.records.lapse(versions, wall_time(now), MAX_LAPSED)
                 changelog.wake()
             held = changelog.holds.long_held_back(changelog.horizon(now), now)
             if held is not None:
-                _log.warning(
-                    "compaction_held_back", dataset=changelog.name, rows=changelog.rows, **held.to_json()
-                )
+                facts = {"rows": changelog.rows, **asdict(held)}
+                _log.warning("compaction_held_back", dataset=changelog.name, **facts)
 
     def drain(self) -> None:
         """End the streams of followers once they have all versions. Twice is fine."""
@@ -449,19 +398,3 @@ def _emitted(changelog: Changelog) -> tuple[CreateRequest, SchemaMessage]:
         CreateRequest(name, Kind.CHANGELOG, schema=text, delay_seconds=DEFAULT_DELAY_SECONDS),
         SchemaMessage.of(schema),
     )
-
-
-def stored_hold(name: str, hold: Hold) -> StoredHold:
-    """With times of the host's clock."""
-    until, taken = wall_time(hold.until), wall_time(hold.taken)
-    return StoredHold(name, hold.version, until, taken, hold.owner, hold.principal)
-
-
-def _check_owner(changelog: Changelog, hold: Hold | None, caller: Caller) -> None:
-    if hold is not None and hold.principal not in (None, caller.principal.name):
-        caller.check_permission(Permission.ADMIN, changelog.name, ", whose hold another principal has taken")
-
-
-def _name_of(caller: Caller) -> str | None:
-    """The principal; None on a server without tokens, where any client may do everything."""
-    return None if caller.principal.name == ANYONE else caller.principal.name

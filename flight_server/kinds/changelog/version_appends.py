@@ -104,17 +104,15 @@ class VersionAppends:
     ) -> Sealed:
         check_mode(mode, target, staged.schema, durable=staged.durable)
         write = self._store.write(target, deletes=mode is WriteMode.DELETE)
-        frames = 0
         try:
             for attempt in staged.attempts.chosen(request.attempts) or []:
-                frames += attempt.frame_count
                 await self._add(write, staged, attempt)
             # In the turn, so that a drop of the staged dataset comes before the version, or finds it sealed.
             async with self._catalogue.disk.turn(staged.name):
                 self._check(staged)
-                made = await write.commit(request.transaction)
+                version = await write.commit(request.transaction)
                 target.touch()
-                sealed = Sealed(target.generation, made.rows, frames, made.size_bytes, {}, made.version)
+                sealed = Sealed(target.generation, write.rows, write.frames, write.size_bytes, {}, version)
                 self._catalogue.unstage(staged, sealed)
         except BaseException:
             write.abort()

@@ -1,33 +1,35 @@
 """View: a changelog's contents at one moment, and their reads.
 
 A view never changes, so readers work on it in threads while commits go on. All methods block.
+
+Large keys
+    A hash that is too large for a slice is read in pieces (``large_keys``). Between two of them the read holds the
+    hash's parts of the runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import unique
+from flight_server.keys import Hashes, unique
 
 from .contents import Contents, Source
-from .folding import deltas, snapshot
-from .large_keys import folded
-from .rules import Rule
+from .deletes import living
+from .folding import PieceTotals, copies, deltas, kept_at
+from .large_keys import in_pieces, pieces, tombstones_of
+from .rules import Kept, Rule
 from .runs import MAX_HASH, Layout, MemoryRun, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
 SLICE_BYTES = 8 << 20
-FOLDED_BYTES = 3 * SLICE_BYTES
-"""So much of a large key is held without being asked for; see ``large_keys``."""
 MAX_LOOKED_AT_ROWS = 1 << 20
-
-Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,16 @@ class ViewPart:
     Args:
         rows: None at the beginning.
         low: the next hash.
-        high, given: the last hash of a range of which so many rows were given: a row that is there many times takes
+        high, passed: the last hash of a range of which so many rows were read: a row that is there many times takes
             several parts.
+        pieces: the rows that follow of a large key.
     """
 
     rows: pa.RecordBatch | None = None
     low: int = 0
     high: int | None = None
-    given: int = 0
+    passed: int = 0
+    pieces: Iterator[pa.RecordBatch] | None = None
 
     @property
     def left(self) -> bool:
@@ -53,108 +57,108 @@ class ViewPart:
 
 @dataclass(frozen=True)
 class View:
-    """The contents. ``since`` and ``upper`` are the versions that can be asked for."""
+    """The contents. ``since`` and ``upper`` are the versions that can be asked for. ``slice_bytes``: about so many are
+    read together.
+    """
 
     layout: Layout
     rule: Rule
     contents: Contents
     since: int
     upper: int
+    slice_bytes: int = field(default_factory=lambda: SLICE_BYTES)
 
     @property
     def runs(self) -> tuple[Source, ...]:
         return self.contents.sources
 
-    def slice_rows(self, slice_bytes: int | None = None) -> int:
+    @property
+    def slice_rows(self) -> int:
         """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
         rows = sum(run.rows for run in self.runs)
         row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
-        return max(MIN_SLICE_ROWS, min(SLICE_ROWS, (slice_bytes or SLICE_BYTES) // row_bytes))
+        return max(MIN_SLICE_ROWS, min(SLICE_ROWS, self.slice_bytes // row_bytes))
 
-    def snapshot_part(
-        self, version: int, before: ViewPart, slice_bytes: int | None = None, allowed_bytes: int = 0
-    ) -> ViewPart:
-        """The part of the collection at a version that follows ``before``; it may be empty.
+    def part(self, after: int | None, upto: int, before: ViewPart) -> ViewPart:
+        """The rows that follow ``before`` in the collection at the version ``upto`` or, if ``after`` is not None, in
+        its changes between these versions, consolidated, with ``_diff``; there may be none.
 
         Args:
-            before: a part of any view of the changelog, for the same version.
-            allowed_bytes: how much of one key may be held, beside what a slice takes.
-
-        Raises:
-            TooLarge: a key has more.
+            before: a part of any view of the changelog, for the same versions.
         """
-        runs = [run for run in self.runs if run.first_version <= version]
-        step, low = self.slice_rows(slice_bytes), before.low
-        high, large = before.high, True
+        if before.pieces is not None:
+            rows = next(before.pieces, None)
+            if rows is not None:
+                return replace(before, rows=rows)
+            none = Updates.empty(self.layout)
+            rows = none.rows if after is None else with_diffs(self.layout, none.rows, none.diffs)
+            return ViewPart(rows, before.low + 1)
+        if after is not None:
+            updates, low = self._changed_part(after, upto, before.low, all_updates=False)
+            if updates is None:
+                return self.part(after, upto, ViewPart(low=low, pieces=self._large_key(low, after, upto)))
+            return self._deltas(updates, after, upto, low)
+        runs = self._runs_upto(upto)
+        step, low, high = self.slice_rows, before.low, before.high
         if high is None:
-            high, large = slice_end(runs, step, low, 2 * (slice_bytes or SLICE_BYTES))
-        if large and low == high:
-            updates = self._fold(runs, low, version, version, allowed_bytes)
-        else:
-            updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
-        rows, left = snapshot(updates, version, self.rule, before.given, step)
-        return ViewPart(rows, low, high, before.given + rows.num_rows) if left else ViewPart(rows, high + 1)
-
-    def deltas_part(
-        self, after: int, upto: int, before: ViewPart, slice_bytes: int | None = None, allowed_bytes: int = 0
-    ) -> ViewPart:
-        """The part of the changes of the collection between two versions that follows ``before``, consolidated, with
-        ``_diff``; as :meth:`snapshot_part`.
-        """
-        updates, low = self._changed_part(after, upto, before.low, slice_bytes, allowed_bytes)
-        kept = deltas(updates, after, upto, self.rule)
-        return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
+            high, large = slice_end(runs, step, low, 2 * self.slice_bytes)
+            if large:
+                return self.part(None, upto, ViewPart(low=low, pieces=self._large_key(low, None, upto)))
+        updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
+        rows, left = copies(kept_at(updates, upto, self.rule), before.passed, step)
+        return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
         """All of the changes, if they are read in about a millisecond: everything is in memory, and no more rows and
         bytes are looked at. Else None.
         """
-        runs = [run for run in self.runs if run.first_version <= upto]
+        runs = self._runs_upto(upto)
         new = [run for run in runs if run.last_version > after]
-        if (
-            not all(isinstance(run, MemoryRun) for run in self.contents.runs)
-            or sum(run.rows for run in new) > max_rows
-        ):
+        in_memory = all(isinstance(run, MemoryRun) for run in self.contents.runs)
+        if not in_memory or sum(run.rows for run in new) > max_rows:
             return None
-        hashes = np.unique(
-            np.concatenate([np.zeros(0, np.uint64), *(run.changed(after, upto) for run in new)])
-        )
-        found = self._deciding(runs, hashes, after, upto)
-        size_bytes = sum(
-            len(part) * run.size_bytes // max(1, run.rows) for part, run in zip(found, runs, strict=True)
-        )
-        if sum(map(len, found)) > max_rows or size_bytes > max_bytes:
+        hashes = unique(*(run.changed(after, upto) for run in new))
+        parts = self._deciding(runs, hashes, after, upto)
+        sizes = [
+            len(part) * run.size_bytes // max(1, run.rows) for part, run in zip(parts, runs, strict=True)
+        ]
+        if sum(map(len, parts)) > max_rows or sum(sizes) > max_bytes:
             return None
-        kept = deltas(Updates.joined(self.layout, found), after, upto, self.rule)
-        return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), MAX_HASH + 1)
+        return self._deltas(Updates.joined(self.layout, parts), after, upto, MAX_HASH + 1)
 
-    def changed(self, after: int, upto: int, slice_bytes: int | None = None) -> Iterator[Updates]:
+    def changed(self, after: int, upto: int) -> Iterator[Updates]:
         """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""
         low = 0
         while low <= MAX_HASH:
-            updates, low = self._changed_part(after, upto, low, slice_bytes, None)
+            updates, low = self._changed_part(after, upto, low, all_updates=True)
+            assert updates is not None
             yield updates
 
+    def _runs_upto(self, version: int) -> list[Source]:
+        return [run for run in self.runs if run.first_version <= version]
+
+    def _deltas(self, updates: Updates, after: int, upto: int, low: int) -> ViewPart:
+        kept = deltas(updates, after, upto, self.rule)
+        return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
+
     def _changed_part(
-        self, after: int, upto: int, low: int, slice_bytes: int | None, allowed_bytes: int | None
-    ) -> tuple[Updates, int]:
-        """The updates of the next changed keys, and the hash behind them. Of a large key, if ``allowed_bytes`` limits
-        the held bytes, the updates that stand for them from ``after`` on.
+        self, after: int, upto: int, low: int, *, all_updates: bool
+    ) -> tuple[Updates | None, int]:
+        """The updates of the next changed keys, and the hash behind them. Unless all updates are asked for, those that
+        decide; and of a large key None, and its hash.
         """
-        runs = [run for run in self.runs if run.first_version <= upto]
+        runs = self._runs_upto(upto)
         new = [run for run in runs if run.last_version > after]
-        hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows(slice_bytes))
-        if not len(hashes):
-            return Updates.empty(self.layout), low
-        limit_bytes = 2 * (slice_bytes or SLICE_BYTES)
-        if sum(run.size_bytes for run in runs) > limit_bytes:
+        hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows)
+        limit_bytes = 2 * self.slice_bytes
+        if len(hashes) and sum(run.size_bytes for run in runs) > limit_bytes:
             sizes = np.cumsum(np.sum([run.bytes_of(hashes) for run in runs], axis=0))
             fitting = max(1, int(np.searchsorted(sizes, limit_bytes, "right")))
             if fitting < len(hashes):
                 hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
-            if allowed_bytes is not None and sizes[fitting - 1] > limit_bytes:
-                return self._fold(runs, int(hashes[0]), after, upto, allowed_bytes), low
-        if allowed_bytes is None:
+            if not all_updates and sizes[fitting - 1] > limit_bytes:
+                return None, int(hashes[0])
+        if all_updates:
             return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
         return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
 
@@ -172,21 +176,38 @@ class View:
 
         return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
 
-    def _fold(self, runs: list[Source], hash_: int, since: int, upto: int, allowed_bytes: int) -> Updates:
-        return folded(
-            self.layout,
-            [run.parts_between(hash_, hash_) for run in runs],
-            since,
-            upto,
-            self.rule,
-            piece_bytes=SLICE_BYTES,
-            limit_bytes=max(allowed_bytes, FOLDED_BYTES),
-        )
+    def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a hash that is read in pieces; as of :meth:`part`."""
+        layout, rule, step = self.layout, self.rule, self.slice_rows
+        parts = [run.parts_between(hash_, hash_) for run in self._runs_upto(upto)]
+        since = upto if after is None else after
+        made = partial(pieces, layout, parts, since, upto, self.slice_bytes)
+        if after is None:
+            for kept in in_pieces(
+                made, rule.rounds, lambda piece, totals: kept_at(piece, upto, rule, totals)
+            ):
+                start, left = 0, kept is not None
+                while left:
+                    assert kept is not None
+                    rows, left = copies(kept, start, step)
+                    start += rows.num_rows
+                    yield rows
+            return
+        tombstones = tombstones_of(layout, parts, upto)
+
+        def changes(piece: Updates, totals: PieceTotals | None) -> Kept:
+            # Any of the key's tombstones may delete rows of this piece.
+            whole = Updates.joined(layout, [living(piece)[0], tombstones]) if len(tombstones) else piece
+            return deltas(whole, since, upto, rule, totals)
+
+        for kept in in_pieces(made, rule.rounds, changes):
+            if kept is not None:
+                yield with_diffs(layout, kept.rows, kept.counts)
 
 
-def with_diffs(layout: Layout, rows: pa.RecordBatch, counts: NDArray[np.int64]) -> pa.RecordBatch:
+def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> pa.RecordBatch:
     """A batch of deltas."""
-    return pa.RecordBatch.from_arrays([*rows.columns, pa.array(counts)], schema=layout.delta_schema)
+    return pa.RecordBatch.from_arrays([*rows.columns, pa.array(diffs)], schema=layout.delta_schema)
 
 
 def range_end(runs: Sequence[Source], wanted_rows: int, low: int) -> int:
@@ -225,19 +246,19 @@ def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: i
 
 
 def _changed_hashes(
-    runs: Sequence[Source], after: int, upto: int, low: int, wanted: int
+    runs: Sequence[Source], after: int, upto: int, low: int, count: int
 ) -> tuple[Hashes, int]:
-    """About ``wanted`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
+    """About ``count`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
 
     They are looked for in ever larger ranges, so a few changed keys among many are found in few steps.
     """
-    found, rows = np.zeros(0, np.uint64), wanted
-    while low <= MAX_HASH and len(found) < wanted:
+    hashes, rows = np.zeros(0, np.uint64), count
+    while low <= MAX_HASH and len(hashes) < count:
         high = range_end(runs, rows, low)
         changed = [run.changed(after, upto, low, high) for run in runs]
-        found = np.concatenate([found, unique(*changed)])
+        hashes = np.concatenate([hashes, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
-    return (found, low) if len(found) <= wanted else (found[:wanted], int(found[wanted - 1]) + 1)
+    return (hashes, low) if len(hashes) <= count else (hashes[:count], int(hashes[count - 1]) + 1)
 
 
 def _rows_below(runs: Sequence[Source], hash_: int, total: int) -> int:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -39,36 +37,34 @@ IN_LOOP_BYTES = 64 << 10
 dictionaries."""
 
 
-@dataclass(frozen=True)
-class Committed:
-    """The version that a commit became. ``size_bytes``: of the messages that brought it."""
-
-    version: int
-    rows: int
-    size_bytes: int
-
-
 class ChangelogWrite:
-    """One put. ``add`` and ``commit`` are called one at a time. With ``deletes`` the rows are keys, whose rows are
-    deleted.
+    """One put. ``add`` and ``commit`` are called one at a time.
+
+    Args:
+        threads: sort, and write files.
+        deletes: the rows are keys, whose rows are deleted.
     """
 
     def __init__(
         self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
     ) -> None:
         changelog.check_step("write")
-        self._made = _tombstones if deletes else _updates
         self.changelog = changelog
         self.rows = 0
-        self.size_bytes = 0
+        self.frames = 0
+        self.size_bytes = 0  # of the messages
+        self._deletes = deletes
         self._commits = commits
         self._threads = threads
+        self._files: list[RunFile] = []
+        self._max_chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
+        self._begin_chunk()
+
+    def _begin_chunk(self) -> None:
         self._batches: list[pa.RecordBatch] = []
         self._rooms: list[Reservation] = []
         self._dictionaries: set[Reservation] = set()
-        self._waiting_rows = 0
-        self._files: list[RunFile] = []
-        self._chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
+        self._chunk_rows = self._chunk_bytes = 0
 
     async def add(
         self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation] = ()
@@ -85,16 +81,25 @@ class ChangelogWrite:
             OutOfBudget, Unavailable: the disk does not take a large write now.
         """
         self._check(batch)
+        await self.take(batch, room, dictionaries)
+
+    async def take(
+        self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation] = ()
+    ) -> None:
+        """As :meth:`add`, of the server's own rows."""
+        self.rows += batch.num_rows
+        self.frames += 1
+        self.size_bytes += room.size_bytes
         self._batches.append(batch)
         self._rooms.append(room)
-        self.rows += batch.num_rows
-        self.size_bytes += room.size_bytes
-        self._waiting_rows += batch.num_rows
+        self._chunk_rows += batch.num_rows
+        self._chunk_bytes += room.size_bytes
+        new = set(dictionaries) - self._dictionaries
+        self._dictionaries |= new
+        self._chunk_bytes += sum(each.size_bytes for each in new)
         # Those in force count anyway, until their producer replaces them.
-        self._dictionaries.update(dictionaries)
-        replaced = self._dictionaries.difference(dictionaries)
-        waiting_bytes = sum(each.size_bytes for each in (*self._rooms, *replaced))
-        if self._waiting_rows >= CHUNK_ROWS or waiting_bytes >= self._chunk_bytes:
+        chunk_bytes = self._chunk_bytes - sum(each.size_bytes for each in dictionaries)
+        if self._chunk_rows >= CHUNK_ROWS or chunk_bytes >= self._max_chunk_bytes:
             await self._to_file()
 
     def _check(self, batch: pa.RecordBatch) -> None:
@@ -115,32 +120,27 @@ class ChangelogWrite:
                 f"a row of a put is asserted or retracted at most {MAX_DIFF} times"
             )
 
-    async def commit(self, transaction: Transaction | None = None) -> Committed:
-        """Make it a version. Cancelling is safe: it may become one all the same.
+    async def commit(self, transaction: Transaction | None = None) -> int:
+        """Make it a version, and return that. Cancelling is safe: it may become one all the same.
 
         Raises as :meth:`Commits.commit`, and:
             BadFrame: a column that is declared without nulls has some.
         """
-        changelog = self.changelog
         updates: Updates | None = None
         if self._files and self._batches:
             await self._to_file()
-        if self._batches:
-            batches = self._batches
-            made = self._made
-            updates = (
-                made(changelog, batches)
-                if self._is_small()
-                else await in_thread(self._threads, made, changelog, batches)
-            )
+        if self._batches and self._is_small():
+            updates = self._updates(self._batches)
+        elif self._batches:
+            updates = await in_thread(self._threads, self._updates, self._batches)
         files, self._files = self._files, []
-        version = await self._commits.commit(changelog, updates, files, self.rows, transaction)
-        self._release()
-        return Committed(version, self.rows, self.size_bytes)
+        version = await self._commits.commit(self.changelog, updates, files, transaction)
+        self._begin_chunk()
+        return version
 
     def _is_small(self) -> bool:
         return (
-            self._waiting_rows <= IN_LOOP_ROWS
+            self._chunk_rows <= IN_LOOP_ROWS
             and self.size_bytes <= IN_LOOP_BYTES
             and self.changelog.layout.is_simple
             and not any(is_encoded(kind) for batch in self._batches for kind in batch.schema.types)
@@ -148,42 +148,35 @@ class ChangelogWrite:
 
     def abort(self) -> None:
         """Leave nothing behind. Twice is fine."""
-        self._release()
+        self._begin_chunk()
         self._files = []
 
-    def _release(self) -> None:
-        """Hold no batch any more."""
-        self._batches, self._rooms = [], []
-        self._dictionaries.clear()
-
     async def _to_file(self) -> None:
-        changelog = self.changelog
-        changelog.check_step("write")
-        batches, self._batches = self._batches, []
+        self.changelog.check_step("write")
         try:
-            updates = await in_thread(self._threads, self._made, changelog, batches)
-            of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
-            write = partial(RunFile.of, changelog.folder, [updates], of_kept=of_kept)
-            file = await in_thread(self._threads, write)
+            self._files.append(await in_thread(self._threads, self._written, self._batches))
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
-                f"dataset {changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
-                dataset=changelog.name,
+                f"dataset {self.changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
+                dataset=self.changelog.name,
             ) from None
-        self._files.append(file)
-        self._rooms = []
-        self._dictionaries.clear()
-        self._waiting_rows = 0
+        self._begin_chunk()
 
+    def _written(self, batches: list[pa.RecordBatch]) -> RunFile:
+        updates = self._updates(batches)
+        of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
+        return RunFile.of(self.changelog.folder, [updates], of_kept=of_kept)
 
-def _updates(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
-    """Sorted updates, with version 0. Raises BadFrame: see :meth:`Layout.check_nulls`."""
-    layout = changelog.layout
-    rows = pa.concat_batches([layout.rows(batch) for batch in batches])
-    layout.check_nulls(rows, changelog.name)
-    diffs = np.concatenate([_diffs(batch) for batch in batches])
-    updates = Updates.of(layout, rows, np.zeros(len(diffs), np.int64), diffs)
-    return updates.where(updates.diffs != 0)
+    def _updates(self, batches: list[pa.RecordBatch]) -> Updates:
+        """Sorted updates, with version 0. Blocks. Raises BadFrame: see :meth:`Layout.check_nulls`."""
+        layout = self.changelog.layout
+        if self._deletes:
+            return tombstones(layout, batches, self.changelog.name)
+        rows = pa.concat_batches([layout.rows(batch) for batch in batches])
+        layout.check_nulls(rows, self.changelog.name)
+        diffs = np.concatenate([_diffs(batch) for batch in batches])
+        updates = Updates.of(layout, rows, np.zeros(len(diffs), np.int64), diffs)
+        return updates.where(updates.diffs != 0)
 
 
 def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -192,7 +185,3 @@ def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:
         return np.ones(batch.num_rows, np.int64)
     diffs: NDArray[np.int64] = batch.column(number).cast(pa.int64()).to_numpy(zero_copy_only=False)
     return diffs
-
-
-def _tombstones(changelog: Changelog, batches: list[pa.RecordBatch]) -> Updates:
-    return tombstones(changelog.layout, batches, changelog.name)

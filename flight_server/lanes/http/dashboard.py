@@ -1,7 +1,8 @@
 """The page at ``/``: its files, each at a fixed route, and the headers that let a browser load nothing else.
 
-The files hold no data, so they need no token: the page asks ``/v1/statistics``, ``/v1/why`` and ``/v1/history`` for
-what it shows. A browser asks again for each file at each visit (``no-cache``) and gets 304 while it is the same.
+The files hold no data, so they need no token: the page asks ``/v1/statistics``, ``/v1/why``, ``/v1/history`` and
+``/v1/rows`` for what it shows. A browser asks again for each file at each visit (``no-cache``) and gets 304 while it is
+the same.
 """
 
 from __future__ import annotations

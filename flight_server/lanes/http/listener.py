@@ -10,6 +10,7 @@
     GET  /v1/datasets?prefix=…                                        the datasets       (``reports``)
     GET  /v1/statistics?dataset=…, /v1/why?dataset=…                  as the actions of the same names; these
                                                                       three in pages: first=…&limit=…
+    GET  /v1/rows?dataset=…&generation=…                              its columns and first rows (``first_rows``)
     GET  /v1/history                                                  traffic, pools and waits over the last minutes
     GET  /metrics                                                     Prometheus
     GET  /healthz, /readyz                                            alive; 503 while draining
@@ -85,6 +86,7 @@ from flight_server.reporting import (
     Page,
     ServedCall,
     datasets_answer,
+    first_rows_answer,
     statistics_answer,
     why_answer,
 )
@@ -177,6 +179,7 @@ class HttpServer:
             f"POST {HOLD_PATH}": self._hold,
             "GET /v1/statistics": self._statistics,
             "GET /v1/why": self._why,
+            "GET /v1/rows": self._rows,
             "GET /v1/history": self._history,
             "GET /metrics": self._scrape,
             "GET /healthz": self._alive,
@@ -379,6 +382,14 @@ class HttpServer:
     async def _why(self, request: web.Request, caller: Caller) -> web.StreamResponse:
         page = Page.of_query(query_of(request, "dataset", "first", "limit"), "why")
         return await send_report(self._puts.answer_room, request, why_answer(self._observed, page, caller))
+
+    async def _rows(self, request: web.Request, caller: Caller) -> web.StreamResponse:
+        query = query_of(request, "dataset", "generation")
+        name = check_dataset_name(query.get("dataset", ""))
+        request[_CALL].dataset = name
+        dataset = caller.find(name, query.get("generation"))
+        answer = first_rows_answer(self._reads, self._puts.kinds, dataset, caller.peer)
+        return await send_report(self._puts.answer_room, request, answer)
 
     async def _history(self, request: web.Request, _: Caller) -> web.StreamResponse:
         query_of(request)

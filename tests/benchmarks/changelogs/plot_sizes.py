@@ -25,7 +25,7 @@ def main(results: str, plot: str) -> None:
     )
     for each, (rows, disk, ram) in zip(found, axes, strict=True):
         seconds = [second - each["seconds"][0] for second in each["seconds"]]
-        rows.plot(seconds, each["bound"], color="0.6", label="2 x keys + rows of the last delays")
+        rows.plot(seconds, each["bound"], color="0.6", label="2 x needed + rows of the last delays")
         rows.plot(seconds, each["rows"], label="rows")
         rows.set_title(f"{each['name']}: rows, {each['keys']:,} keys", fontsize=9)
         rows.legend(fontsize=7)

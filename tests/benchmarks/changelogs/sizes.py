@@ -1,15 +1,19 @@
-"""How large changelogs become under patterns of writes, each into a changelog of one server, at the same time.
+"""How large changelogs become under patterns of writes, and how much is written to disk for them; each into a changelog
+of a server of its own, at the same time.
 
     burst, trickle   200,000 rows for 1,000 keys, then ten rows a second for ten seconds, then silence for five
     hold, release    2,000 rows a second for 5,000 keys; every other 20 seconds a hold keeps all of them
     change data      100,000 keys; four puts a second, each of 2,000 rows that change: the old one -1, the new one +1
     four writers     each puts 500 rows four times a second, over the same 20,000 keys
     one hot key      100,000 keys; twenty puts a second, each of 100 rows of one of them
+    auctions         20 auctions get 1,000 bids each in four seconds, then close; then the next ones; few late bids
+    pairs            2,000 sends, and half a second later their recvs; the pairs of one key are all of one second
 
-Rule: ``latest``; delay 1 s. Twice a second the rows that the server stores are compared with the bound: 2 x the keys
-and the rows that were put in the last ``FEW`` delays. ``worst`` is the greatest quotient, but while a hold keeps the
-rows, and ``FEW`` delays after it; ``at the end`` the one when nothing was put for ``FEW`` delays. At most 1 is as
-promised.
+Rule: ``latest``, ``until_closed`` of auctions, ``pair`` of pairs; delay 1 s. Twice a second the rows that the server
+stores are compared with the bound: 2 x the rows that were needed, and those that were put, in the last ``FEW`` delays.
+``worst`` is the greatest quotient, but while a hold keeps the rows, and ``FEW`` delays after it; ``at the end`` the one
+when nothing was put for ``FEW`` delays. At most 1 is as promised. ``written`` is what the server's process wrote to the
+disk (``write_bytes`` of /proc/<pid>/io: records, files, and what compaction makes of them) for each byte of a put.
 Everything is in ``build/benchmarks/sizes.json``, and drawn in ``build/benchmarks/sizes.png``.
 """
 
@@ -23,6 +27,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +35,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_client import Changelog, ShuffleClient, latest
+from flight_server.protocol import KeepRule
+from spark_client import Changelog, ShuffleClient, latest, pair, until_closed
 from tests.benchmarks.environments import environment
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support.rooms import ROOT
@@ -52,6 +58,7 @@ COLUMNS = [
     "at the end",
     "rows then",
     "rows max",
+    "written",
     "MiB disk max",
     "MiB RAM max",
 ]
@@ -64,6 +71,8 @@ class Sizes:
     name: str
     keys: int
     rows_put: int = 0
+    put_bytes: int = 0
+    written_bytes: int = 0
     seconds: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     bound: list[int] = field(default_factory=list)
@@ -84,8 +93,9 @@ class Pattern:
         self.changelog = changelog
         self.keys = keys
         self.stop = stop
-        self.rows_put = 0
+        self.rows_put = self.put_bytes = 0
         self.held_until = 0.0
+        self._needed = [(time.monotonic(), keys)]
         self._recent: list[tuple[float, int]] = []
         self._time = 0
         self._lock = threading.Lock()
@@ -104,6 +114,7 @@ class Pattern:
         self.changelog.put(rows)
         with self._lock:
             self.rows_put += rows.num_rows
+            self.put_bytes += rows.nbytes
             self._recent.append((time.monotonic(), rows.num_rows))
 
     def recent(self, seconds: float) -> int:
@@ -112,6 +123,19 @@ class Pattern:
             since = time.monotonic() - seconds
             self._recent = [each for each in self._recent if each[0] > since]
             return sum(rows for _, rows in self._recent)
+
+    def needs(self, more: int) -> None:
+        """So many more rows are needed from now on."""
+        with self._lock:
+            self._needed.append((time.monotonic(), self._needed[-1][1] + more))
+
+    def needed(self, seconds: float) -> int:
+        """The most rows that were needed in the last ``seconds``."""
+        with self._lock:
+            since = time.monotonic() - seconds
+            while len(self._needed) > 1 and self._needed[1][0] < since:
+                del self._needed[0]
+            return max(rows for _, rows in self._needed)
 
     def random_keys(self, chance: np.random.Generator, count: int) -> Any:
         return chance.integers(0, self.keys, count)
@@ -181,12 +205,49 @@ def one_hot_key(of: Pattern) -> None:
         of.put(pa.concat_tables([of.rows(np.zeros(1, np.int64)) for _ in range(100)]))
 
 
-PATTERNS: dict[str, tuple[int, Callable[[Pattern], None]]] = {
-    "burst, trickle": (1000, burst_and_trickle),
-    "hold, release": (5000, hold_and_release),
-    "change data": (100_000, change_data),
-    "four writers": (20_000, four_writers),
-    "one hot key": (100_000, one_hot_key),
+def auctions(of: Pattern) -> None:
+    chance, first = np.random.default_rng(9), 0
+    while not of.stop.is_set():
+        keys = np.arange(first, first + 20)
+        for _ in range(8):
+            of.needs(20 * 125)
+            of.put(of.rows(np.repeat(keys, 125)))
+            if first:
+                of.put(of.rows(chance.integers(0, first, 1), 0))  # never needed
+            if of.stop.wait(0.5):
+                return
+        of.put(named(of.rows(keys), "closed"))
+        of.needs(-20 * 1000 + 20 * 2)
+        first += 20
+
+
+def pairs(of: Pattern) -> None:
+    key = 0
+    while not of.stop.is_set():
+        rows = of.rows(np.repeat(np.arange(key, key + 20), 100))
+        of.needs(rows.num_rows)
+        of.put(named(rows, "send"))
+        of.stop.wait(0.5)
+        of.put(named(rows, "recv"))
+        of.needs(-rows.num_rows)
+        key += 20
+
+
+def named(rows: pa.Table, name: str) -> pa.Table:
+    """These rows with one name, each with a value of its own."""
+    values = pa.array(np.arange(rows.num_rows) * 1.0)
+    names = pa.array([name]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
+    return rows.set_column(2, SCHEMA.field("value"), values).set_column(3, SCHEMA.field("name"), names)
+
+
+PATTERNS: dict[str, tuple[int, KeepRule, Callable[[Pattern], None]]] = {
+    "burst, trickle": (1000, latest(), burst_and_trickle),
+    "hold, release": (5000, latest(), hold_and_release),
+    "change data": (100_000, latest(), change_data),
+    "four writers": (20_000, latest(), four_writers),
+    "one hot key": (100_000, latest(), one_hot_key),
+    "auctions": (0, until_closed({"name": "closed"}), auctions),
+    "pairs": (0, pair("name"), pairs),
 }
 
 
@@ -206,7 +267,11 @@ def main(arguments: list[str]) -> None:
         if not options.only or any(word in name for word in options.only)
     }
     found = _run(chosen, options.minutes * 60)
-    table("Rows against 2 x keys and the rows of the last delays", COLUMNS, [_row(each) for each in found])
+    table(
+        "Rows against 2 x the needed ones and those of the last delays",
+        COLUMNS,
+        [_row(each) for each in found],
+    )
     RESULTS.mkdir(parents=True, exist_ok=True)
     results = RESULTS / "sizes.json"
     results.write_text(json.dumps([asdict(each) for each in found]))
@@ -217,27 +282,23 @@ def main(arguments: list[str]) -> None:
     console.print(f"worst: {max(max(each.quotients(), default=0.0) for each in found):.2f}")
 
 
-def _run(chosen: dict[str, tuple[int, Callable[[Pattern], None]]], seconds: float) -> list[Sizes]:
+def _run(chosen: dict[str, tuple[int, KeepRule, Callable[[Pattern], None]]], seconds: float) -> list[Sizes]:
     stop = threading.Event()
-    with (
-        tempfile.TemporaryDirectory(prefix="flight-shuffle-bench-") as directory,
-        ServerProcess.start(data_dir=Path(directory, "data")) as server,
-        ShuffleClient(server.location) as client,
-        ThreadPoolExecutor(len(chosen)) as threads,
-    ):
-        found: list[tuple[Sizes, Pattern]] = []
-        for name, (keys, _) in chosen.items():
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="flight-shuffle-bench-"))
+        threads = stack.enter_context(ThreadPoolExecutor(len(chosen)))
+        found: list[tuple[Sizes, Pattern, Path]] = []
+        for name, (keys, keep, _) in chosen.items():
+            dataset = name.replace(", ", "-").replace(" ", "-")
+            server = stack.enter_context(ServerProcess.start(data_dir=Path(directory, dataset)))
+            client = stack.enter_context(ShuffleClient(server.location))
             changelog = client.changelog(
-                name.replace(", ", "-").replace(" ", "-"),
-                SCHEMA,
-                key="key",
-                order_by="time",
-                keep=latest(),
-                delay_seconds=DELAY_SECONDS,
+                dataset, SCHEMA, key="key", order_by="time", keep=keep, delay_seconds=DELAY_SECONDS
             )
-            found.append((Sizes(name, keys), Pattern(changelog, keys, stop)))
+            found.append((Sizes(name, keys), Pattern(changelog, keys, stop), Path(f"/proc/{server.pid}/io")))
         running = [
-            threads.submit(write, of) for (_, write), (_, of) in zip(chosen.values(), found, strict=True)
+            threads.submit(write, of)
+            for (_, _, write), (_, of, _) in zip(chosen.values(), found, strict=True)
         ]
         try:
             _watch(found, seconds, lambda: any(each.done() for each in running))
@@ -248,23 +309,26 @@ def _run(chosen: dict[str, tuple[int, Callable[[Pattern], None]]], seconds: floa
         # The last sample is of what is left when nothing is put.
         time.sleep((FEW + 1) * DELAY_SECONDS)
         _watch(found, SAMPLE_SECONDS / 2, lambda: False)
-    return [sizes for sizes, _ in found]
+    return [sizes for sizes, _, _ in found]
 
 
-def _watch(found: list[tuple[Sizes, Pattern]], seconds: float, ended: Callable[[], bool]) -> None:
+def _watch(found: list[tuple[Sizes, Pattern, Path]], seconds: float, ended: Callable[[], bool]) -> None:
     begun = time.monotonic()
     while time.monotonic() - begun < seconds and not ended():
-        for sizes, of in found:
+        for sizes, of, io in found:
             # Before the answer: what is put meanwhile is then in its rows, and not in the bound.
             held = time.monotonic() < of.held_until
             said = of.changelog.statistics()
             sizes.seconds.append(time.monotonic())
             sizes.rows.append(int(said["rows"]))
-            sizes.bound.append(2 * of.keys + of.recent(FEW * DELAY_SECONDS))
+            bound = 2 * of.needed(FEW * DELAY_SECONDS) + of.recent(FEW * DELAY_SECONDS)
+            sizes.bound.append(max(1, bound))
             sizes.held.append(held)
             sizes.disk_bytes.append(int(said["disk_bytes"]))
             sizes.ram_bytes.append(int(said["bytes"]))
-            sizes.rows_put = of.rows_put
+            sizes.rows_put, sizes.put_bytes = of.rows_put, of.put_bytes
+            counters = dict(line.split(": ") for line in io.read_text().splitlines())
+            sizes.written_bytes = int(counters["write_bytes"])
         time.sleep(SAMPLE_SECONDS)
 
 
@@ -277,6 +341,7 @@ def _row(of: Sizes) -> list[str]:
         f"{of.rows[-1] / of.bound[-1]:.2f}",
         f"{of.rows[-1]:,}",
         f"{max(of.rows):,}",
+        f"{of.written_bytes / max(1, of.put_bytes):.1f}",
         f"{max(of.disk_bytes) / MIB:.1f}",
         f"{max(of.ram_bytes) / MIB:.1f}",
     ]

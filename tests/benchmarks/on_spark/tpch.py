@@ -1,4 +1,5 @@
-"""The 22 queries of TPC-H from Parquet files to the answer, with Spark SQL and DuckDB beside the pipelines.
+"""The 22 queries of TPC-H from Parquet files to the answer, with Spark SQL and DuckDB beside the pipelines. ``plain``
+are the same pipelines without what a user plans by hand: they scan all columns, filter in steps, and broadcast nothing.
 
 Scale factor 1, times ``--scale``. Spark and the pipelines have ``local[2]``, DuckDB as many threads as there are cores.
 Spark SQL reads the files as views and does all in the JVM: nothing of these queries needs Python. Each answer is
@@ -25,10 +26,10 @@ from tests.benchmarks.on_spark.data import HOME, tpch_parquet
 from tests.benchmarks.on_spark.engines import Engines, Options, seconds
 from tests.tpch.answers import QUERIES, Query, database, differences
 from tests.tpch.data import TABLES
-from tests.tpch.tables import Tables
+from tests.tpch.tables import Tables, WholeTables
 
 ROUNDS = 3
-ENGINES = ("Spark SQL", "pipeline", "DuckDB")
+ENGINES = ("Spark SQL", "pipeline", "plain", "DuckDB")
 SERVER_MEMORY = "1536MiB"
 DUCKDB_MEMORY = "1GiB"
 SPARK_PARTITIONS = {"sql__shuffle__partitions": "200"}
@@ -135,9 +136,9 @@ def _subjects(  # noqa: PLR0917
     text = query.sql(tables.scale)
     expected = duck.sql(text).to_arrow_table()
 
-    def pipeline() -> Any:
-        with tables.shuffle.scope():
-            return query.pipeline(tables).toArrow()
+    def pipeline(of: Tables) -> Any:
+        with of.shuffle.scope():
+            return query.pipeline(of).toArrow()
 
     def checked(name: str) -> int:
         watch.running = name
@@ -151,7 +152,8 @@ def _subjects(  # noqa: PLR0917
 
     runs: dict[str, Callable[[], Any]] = {
         "Spark SQL": lambda: engines.spark.sql(text).toArrow(),
-        "pipeline": pipeline,
+        "pipeline": partial(pipeline, tables),
+        "plain": partial(pipeline, WholeTables(tables.shuffle, tables.folder, tables.scale)),
         "DuckDB": lambda: duck.sql(text).to_arrow_table(),
     }
     return [engines.subject(name, partial(checked, name)) for name in engine_names]

@@ -24,7 +24,7 @@ from flight_server.memory.accounts import (
     Budget,
 )
 from flight_server.memory.pool import MemoryPool, Reservation
-from flight_server.protocol import Commit, CreateRequest, Kind, Retention
+from flight_server.protocol import Commit, CreateRequest, HoldRequest, Kind, Retention
 from flight_server.protocol.errors import OutOfBudget
 from flight_server.storage.disk import Disk
 from flight_server.storage.segments import SegmentSlice
@@ -125,7 +125,9 @@ def test_a_hold_takes_no_more_than_is_reserved(owner: str) -> None:
 
     def make(number: int) -> None:
         words = f"{number} {owner}" if owner else None
-        holds.put(f"{number}".ljust(100, "x"), number + 1000, number + 0.5, taken=number + 0.25, owner=words)
+        name = f"{number}".ljust(100, "x")
+        request = HoldRequest("d", name, version=number + 1000, lease_seconds=0.25, owner=words)
+        holds.make(holds.change(request, 0, 1 << 40, number + 0.25, None))
 
     assert taken_bytes(make) <= HOLD_BYTES + 4 * len(owner)
     assert len(holds) == COUNT

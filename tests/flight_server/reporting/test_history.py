@@ -50,9 +50,11 @@ async def test_the_oldest_samples_are_forgotten(clock: list[float]) -> None:
 async def test_a_rate_is_that_of_the_last_seconds(clock: list[float]) -> None:
     counters = Counters()
     made = new_history(counters)
-    assert made.rates() == {"bytes_in_per_second": 0, "bytes_out_per_second": 0}
+    assert {*made.rates().values()} == {0}
     for _ in range(20):
         await made.sample()
         clock[0] += SAMPLE_SECONDS
         counters.frames_sent(1, 3000)
-    assert made.rates() == {"bytes_in_per_second": 0, "bytes_out_per_second": int(3000 / SAMPLE_SECONDS)}
+    assert {name: rate for name, rate in made.rates().items() if rate} == {
+        "bytes_out_per_second": int(3000 / SAMPLE_SECONDS)
+    }

@@ -18,13 +18,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 # In a process of its own: PySpark decides once per process whether it is Classic or Connect.
 JOB = """
-import json, os
+import json, os, time
+from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from spark_client import Copies, ShuffleClient
-from spark_client.jobs import cores
+from spark_client.jobs import cores, progress
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert "connect" in type(spark).__module__
@@ -32,6 +33,18 @@ assert "connect" in type(spark).__module__
 def clean(batches):
     for batch in batches:
         yield batch.filter(pa.compute.is_valid(batch.column("k")))
+
+def slowly(batches):
+    for batch in batches:
+        time.sleep(1.5)
+        yield batch
+
+def texts_of_progress(client):
+    texts = []
+    progress._in_notebook, progress._Notebook = lambda: True, lambda: SimpleNamespace(show=texts.append)
+    client.pipeline(spark.range(0, 100, 1, 4)).mapInArrow(slowly, "id long").repartition(2).toDF()
+    progress._in_notebook = lambda: False
+    return texts
 
 # Copies in a relative directory: the tasks' own one, as on another host.
 os.makedirs("driver")
@@ -88,9 +101,11 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     counted = [*small.toArrow()["n"].to_pylist(), small.statistics().exchanges[0].tasks]
     same = {tuple(row) for row in placed} == {tuple(row) for row in expected}
     answer = {"missing": missing, "rows": rows, "same": same, "datasets": len(client.datasets("exchange/"))}
-    answer |= {"cores": cores(spark)}
+    answer |= {"cores": cores(spark), "progress": texts_of_progress(client)}
     answer |= {"counted": counted, "collected": collected, "hidden": hidden, "shown": shown}
     answer |= {"last": [row.id for row in client.pipeline(df).orderBy("id desc").take(2)]}
+    client.pipeline(df).repartition(2, "k").write.partitionBy("k").parquet("written")
+    answer |= {"written": spark.read.parquet(os.path.abspath("written")).where("k = 'k3'").count()}
     try:
         client.pipeline(df).filter(sql.col("id") > 5)
     except Exception as error:
@@ -126,7 +141,10 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert answer["collected"] == list(range(50))
     assert answer["counted"] == [100, 0], "the driver has done it"
     assert answer["cores"] == 2
+    assert any("  2 of 4 tasks, 2 running  " in text for text in answer["progress"])
+    assert "  4 tasks  100 rows  " in answer["progress"][-1]
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
     assert answer["shown"] == 3
     assert answer["last"] == [999, 998]
+    assert answer["written"] == counts[3]
     assert "is a Column of Spark; tasks evaluate Arrow's expressions: pc.field(" in answer["refused"]

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow.compute import field
 
-from spark_client.arrow import FunctionCall, parts_of
-from spark_client.arrow.expression_parts import ColumnField, Value
+from spark_client.arrow import parts_of
+from spark_client.arrow.expression_parts import ColumnField, FunctionCall, Value
 
 NAMES = ("end", "call: 'x'", 'a "(b) and', "")
 
@@ -23,7 +23,7 @@ def test_calls_come_after_their_arguments() -> None:
         FunctionCall("greater", 2),
         FunctionCall("invert", 1),
         ColumnField("b"),
-        ColumnField("s"),
+        ColumnField("s", nested=True),
         FunctionCall("is_null", 1),
         Value(pa.scalar(True)),
         FunctionCall("if_else", 3),

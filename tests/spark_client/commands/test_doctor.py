@@ -121,7 +121,7 @@ def test_planted_faults_are_found_and_each_has_its_remedy(
         (servers[0], "HTTP port"): (
             "bad",
             "of 127.0.0.2, which the server names, takes connections and is silent",
-            "proxy, firewall",
+            "with the right --advertise-host, or find the proxy, firewall",
         ),
         (servers[0], "memory limit"): ("bad", "1.0 TiB", "--memory-limit"),
         (servers[1], "token"): ("bad", "is not this server's", "FLIGHT_SHUFFLE_TOKEN"),
@@ -224,3 +224,9 @@ def test_the_python_of_tasks_is_compared_with_this_one(tmp_path: Path) -> None:
         assert (finding.verdict, f"says {said!r}" in finding.text) == ("bad", True), finding
         assert finding.remedy
     assert "No such file" in python_of_tasks("/none/python", named=False).text
+
+
+def test_without_a_name_the_tasks_of_a_local_master_run_with_this_python() -> None:
+    finding = python_of_tasks(None, named=False)
+    assert (finding.verdict, finding.remedy) == ("ok", None)
+    assert "PYSPARK_PYTHON is not set, so tasks of a local master run with this one" in finding.text

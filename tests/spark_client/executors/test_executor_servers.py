@@ -43,7 +43,7 @@ def test_missing_packages_are_named_with_what_brings_them(
     monkeypatch.setattr(
         executor_servers.importlib.util, "find_spec", lambda name: None if name == "grpc" else found(name)
     )
-    with pytest.raises(InvalidRequest, match=r"has no grpc\. Put `pip install 'flight-shuffle\[server\]'`"):
+    with pytest.raises(InvalidRequest, match=r"has no grpc\. Install the wheel with its extra server in"):
         SERVERS.here()
 
 

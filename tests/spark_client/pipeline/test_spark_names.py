@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.group import GroupedData
 from pyspark.sql.pandas.group_ops import PandasCogroupedOps
 
@@ -18,7 +19,8 @@ from spark_client.joining import How
 from spark_client.pipeline import CogroupedPipeline, GroupedPipeline, Pipeline
 from spark_client.pipeline.aggregating import AggregateFunction
 from spark_client.pipeline.joining_steps import _HOWS, JoinType
-from spark_client.pipeline.spark_names import _ADVICE, _GROUPED
+from spark_client.pipeline.spark_names import _ADVICE, _GROUPED, _WRITER_ADVICE
+from spark_client.pipeline.writer import PipelineWriter
 from spark_client.reducing import FUNCTIONS, SYNONYMS
 
 if TYPE_CHECKING:
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-OWN = {"statistics", "toPolars"}
+OWN = {"statistics", "toPolars", "delta", "iceberg"}
 """What Spark has not."""
 CLASSES: list[tuple[type, type]] = [
     (Pipeline, DataFrame),
     (GroupedPipeline, GroupedData),
     (CogroupedPipeline, PandasCogroupedOps),
+    (PipelineWriter, DataFrameWriter),
 ]
 
 
@@ -69,16 +72,56 @@ def test_arguments_that_both_have_are_the_same(ours: Callable[..., Any], theirs:
         assert spark.default is None or mine.default in (spark.default, inspect.Parameter.empty)
     others = {each.kind for each in one if each not in shared}
     assert others <= {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
-    # All that Spark's caller must give, a pipeline takes.
-    needed = [each.name for each in two if each.default is inspect.Parameter.empty]
-    assert {*needed} - {"kwargs"} <= {each.name for each in shared}
+    # A pipeline takes all of them; Spark's ``kwargs`` of sorts are only ``ascending``.
+    assert [name for name in spark_names if name not in [each.name for each in shared]] in ([], ["kwargs"])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda p: p.mapInArrow(iter, "id long", barrier=True), r"\.toDF\(\)\.mapInArrow is the DataFrame's"),
+        (
+            lambda p: p.mapInPandas(iter, "id long", profile=object()),
+            r"\.toDF\(\)\.mapInPandas is the DataFrame's",
+        ),
+        (lambda p: p.explain(True), r"explain\(\) prints; \.toDF\(\)\.explain\(True\) runs it"),
+        (lambda p: p.explain(mode="cost"), r"\.toDF\(\)\.explain\('cost'\) runs it"),
+        (
+            lambda p: p.repartition(2).persist(StorageLevel.DISK_ONLY),
+            "leave Disk Serialized 1x Replicated out",
+        ),
+        (
+            lambda p: p.repartition(2).persist(StorageLevel.MEMORY_AND_DISK_2),
+            r"2x Replicated out, or write \.toDF",
+        ),
+        (lambda p: p.join(p), r"on= names the keys, as in join\(other, \"id\"\); \.toDF\(\)\.crossJoin"),
+    ],
+)
+def test_an_argument_of_spark_that_means_nothing_here_says_what_to_write(
+    pipeline: Pipeline, call: Callable[[Any], Any], says: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        call(pipeline)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_spark_gives_by_default_may_be_given(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    placed = pipeline.mapInArrow(iter, "id long", False, None).repartition(2)
+    for level in (StorageLevel.MEMORY_AND_DISK, StorageLevel.MEMORY_AND_DISK_DESER):
+        assert placed.persist(level).unpersist(blocking=True) is placed
+    for arguments in ((), (False,), ("simple",), (None, "simple")):
+        placed.explain(*arguments)
+    assert capsys.readouterr().out.count("repartition(2)") == 4
+    assert pipeline.join(pipeline, "id", None, suffix="_r").columns == ["id", "name", "name_r"]
 
 
 def test_only_names_of_spark_are_public_but_for_those_of_its_own(pipeline: Pipeline) -> None:
     groups = pipeline.groupBy("id")
     for shown, theirs in ((dir(pipeline), DataFrame), (dir(groups), GroupedData)):
         assert [name for name in shown if not hasattr(theirs, name)] == sorted(
-            OWN if theirs is DataFrame else []
+            {"statistics", "toPolars"} if theirs is DataFrame else []
         )
     assert dir(groups.cogroup(groups)) == ["applyInArrow", "applyInPandas"]
     assert {"columns", "dtypes", "schema"} < {*dir(pipeline)}
@@ -120,6 +163,30 @@ def test_a_name_that_groups_have_not_is_answered_in_a_line(pipeline: Pipeline) -
         groups.pivot("name")
     assert not hasattr(groups, "nothing_such")
     assert repr(groups) == "<GroupedPipeline <Pipeline DataFrame>.groupBy('id')>"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("save", r"parquet\(path\), delta\(path\) and iceberg\(table\) write$"),
+        ("option", "has its options as arguments$"),
+        ("saveAsTable", r"\.toDF\(\)\.write\.saveAsTable is the DataFrame's$"),
+        ("paruqet", "has no 'paruqet'; did you mean 'parquet'\\?$"),
+        ("_nothing", "the writer of a pipeline has no '_nothing'$"),
+    ],
+)
+def test_a_name_that_the_writer_has_not_is_answered_in_a_line(
+    pipeline: Pipeline, name: str, says: str
+) -> None:
+    with pytest.raises(AttributeError, match=says) as caught:
+        getattr(pipeline.write, name)
+    assert "\n" not in str(caught.value)
+    assert dir(pipeline.write) == ["delta", "iceberg", "mode", "parquet", "partitionBy"]
+    assert repr(pipeline.write) == "<PipelineWriter of <Pipeline DataFrame>>"
+    known = [
+        each for each in _WRITER_ADVICE if hasattr(PipelineWriter, each) or not hasattr(DataFrameWriter, each)
+    ]
+    assert known == []
 
 
 def test_a_misspelled_join_and_function_are_found_by_mypy_and_when_they_are_written(

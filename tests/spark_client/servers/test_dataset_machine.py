@@ -442,6 +442,20 @@ def test_a_server_that_cannot_seal_any_more_has_lost_its_portion(driver: Driver,
     assert driver.again(calls).run == 2
 
 
+def test_tasks_that_a_server_sent_to_another_one_fail_their_job_at_once(driver: Driver) -> None:
+    (seal,) = driver.written(ServerStart(A.location, "another server's"))
+    failed = driver.fail(seal, ServerLost("another start", server_start=A.start))[-1]
+    assert isinstance(failed, Fail)
+    assert isinstance(failed.error, InvalidRequest)
+    assert f"than {A.location}, which sends its clients there" in str(failed.error)
+
+
+def test_tasks_that_wrote_to_a_start_which_has_ended_run_again(driver: Driver) -> None:
+    (seal,) = driver.written(ServerStart(A.location, "between"))
+    calls = driver.fail(seal, ServerLost("another start", server_start="later"))
+    assert driver.again(calls).run == 2
+
+
 def test_another_start_that_is_known_already_is_not_lost_with_the_one_before(driver: Driver) -> None:
     later = ServerStart(A.location, "later")
     (seal,) = driver.written(A)

@@ -4,5 +4,5 @@
 """
 
 from .making import make_rule
-from .ranked import Groups, Kept
+from .ranked import Groups, Kept, KeyTotals
 from .rule import Rule

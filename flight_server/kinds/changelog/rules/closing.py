@@ -26,7 +26,8 @@ from .rule import Rule
 class UntilClosed(Rule):
     """The rule ``until_closed``. Raises InvalidRequest if a value does not fit its column's type."""
 
-    displaces = True
+    rounds = 1
+    may_end_keys = True
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         self._closed_by = [
@@ -48,6 +49,9 @@ class UntilClosed(Rule):
         winners = needed_of_greatest(groups, np.where(closing, 0, counts), later_retractions, self._k)
         others = np.where(of_rows(groups, stays_closed), winners, counts)
         return Kept(groups.rows, np.where(closing, closings, others))
+
+    def ends_keys(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        return self._closing(rows)
 
     def _closing(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         closing = np.ones(rows.num_rows, np.bool_)

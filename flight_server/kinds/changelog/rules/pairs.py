@@ -8,8 +8,7 @@ delay pairs with the remaining rows.
 Needed are the rows that are shown, every count below zero, and each pair that a later version may undo. In each kind
 the rows before the first one that later updates change are, at every version that can still be asked for, the first of
 their kind. So the pairs among these, the first with the first, are the same at each of these versions, and without them
-the others pair as they did. That holds only if all rows of the key are known, so the rule is not applied to a part of a
-key (``whole_keys``).
+the others pair as they did.
 
 Emitting. :meth:`Pairs.paired` has one row for each pair: the columns of the key; with ``order_by`` its first column of
 the row of the first kind and of the second, named as the two values (``send``, ``recv``), and ``latency``, the second
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from flight_server.protocol import RESERVED_COLUMNS, InvalidRequest, KeepRule
 
 from .declared import check_differences, difference, equal_to, typed_value
-from .ranked import Counts, Groups, Kept, greatest, of_rows, sums
+from .ranked import Counts, Groups, Kept, greatest, of_rows, sums, sums_upto
 from .rule import Rule
 
 LATENCY_COLUMN = "latency"
@@ -34,8 +33,8 @@ LATENCY_COLUMN = "latency"
 class Pairs(Rule):
     """The rule ``pair``. Raises InvalidRequest if the values do not fit, or a pair's row cannot be described."""
 
-    whole_keys = True
-    displaces = True
+    any_update_counts = True
+    rounds = 2
 
     def __init__(self, spec: KeepRule, schema: pa.Schema) -> None:
         assert spec.kind is not None
@@ -51,8 +50,8 @@ class Pairs(Rule):
         self._names = [*self._key, *map(str, spec.values), LATENCY_COLUMN] if self._order else self._key
         if spec.emit is not None:
             check_differences(spec.order_by, schema)
-            taken = [*self._names, *RESERVED_COLUMNS]
-            if len(set(taken)) != len(taken):
+            names = [*self._names, *RESERVED_COLUMNS]
+            if len(set(names)) != len(names):
                 raise InvalidRequest(
                     f"keep: the rows for {spec.emit!r} would have the columns {self._names}, of which two have one "
                     "name or one is reserved: leave 'order_by' out, or rename the column of the key"
@@ -86,7 +85,7 @@ class Pairs(Rule):
         kinds = self._kinds(groups.rows)
         copies = [np.where(kind, present, 0) for kind in kinds]
         steady = [
-            sums(groups, np.where(_before_first(groups, kind & (later < 0)), each, 0))
+            sums(groups, np.where(sums_upto(groups, kind & (later < 0)) == 0, each, 0))
             for kind, each in zip(kinds, copies, strict=True)
         ]
         pairs = np.minimum(*steady)
@@ -105,14 +104,6 @@ class Pairs(Rule):
             ends = [rows.column(name).take(pa.array(each)) for each in (firsts, seconds)]
             columns += [*ends, difference(ends[1], ends[0])]
         return pa.RecordBatch.from_arrays(columns, self._names)
-
-
-def _before_first(groups: Groups, marked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """For each row whether neither it nor a smaller row of its key is marked."""
-    so_far = np.cumsum(marked)
-    before: Counts = so_far - marked
-    found: NDArray[np.bool_] = so_far == of_rows(groups, before[groups.starts])
-    return found
 
 
 def _cover(groups: Groups, present: Counts, pairs: Counts) -> tuple[Counts, Counts]:

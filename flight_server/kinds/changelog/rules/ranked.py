@@ -18,10 +18,15 @@ make A smaller.
   A >= k: the rows above may be retracted later.
 
 Removing rows changes no min(A, k), so doing it twice changes nothing more.
+
+Keys in pieces
+    A rule learns about other rows of a key only by sums over the key and over its rows up to one. So a key that is too
+    large to be held is shown to it in pieces, and :class:`KeyTotals` adds up what it asks for.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -41,11 +46,13 @@ class Groups:
         starts: int64, the index of each key's first row, ascending from 0; as many as there are keys.
         counts: int64, one for each row: the sum of its diffs. Below zero if its retractions came before its
             assertions; such a row is not in the collection yet. Zeros are allowed.
+        totals: knows other pieces of the first and the last key; None if all rows of the keys are here.
     """
 
     rows: pa.RecordBatch
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
+    totals: KeyTotals | None = None
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
@@ -53,6 +60,40 @@ class Groups:
         ends = np.full(len(self.starts), self.rows.num_rows)
         ends[:-1] = self.starts[1:]
         return ends
+
+
+class KeyTotals:
+    """Sums over keys that come in pieces, one behind the other, several times: in rounds.
+
+    A rule asks the same of each piece, one sum after the other. What it asks of the second round may depend on totals
+    of the first one, and so on; after ``Rule.rounds`` of them all totals are right.
+    """
+
+    def __init__(self) -> None:
+        self._totals: Counter[tuple[int, int]] = Counter()  # of the round before, by question and key
+        self._before: Counter[tuple[int, int]] = Counter()  # of this round's earlier pieces
+        self._first = self._last = 0
+        self._question = 0
+
+    def begin_round(self) -> None:
+        self._totals, self._before = self._before, Counter()
+        self._first = self._last = 0
+
+    def begin_piece(self, keys: int, *, continues: bool) -> None:
+        """The next piece has so many keys, one at least; ``continues``: the first is the last of the piece before."""
+        self._first = self._last + (not continues)
+        self._last = self._first + keys - 1
+        self._question = 0
+
+    def ask(self, sums: Counts) -> tuple[Counts, Counts]:
+        """For each key of the piece, of which these are its sums, the total, and the sum of the pieces before."""
+        totals, before = sums.copy(), np.zeros_like(sums)
+        for place in {0, len(sums) - 1}:
+            at = self._question, self._first + place
+            totals[place], before[place] = self._totals[at], self._before[at]
+            self._before[at] += int(sums[place])
+        self._question += 1
+        return totals, before
 
 
 @dataclass(frozen=True)
@@ -74,8 +115,12 @@ Number = TypeVar("Number", np.int64, np.bool_)
 
 def sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
     """For each key the sum over its rows."""
-    totals = _totals(values)
-    return totals[groups.ends] - totals[groups.starts]
+    return _sums(groups, values)[0]
+
+
+def sums_upto(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
+    """For each row the sum over its key's rows up to it, itself included."""
+    return _sums(groups, values)[1]
 
 
 def of_rows(groups: Groups, of_keys: NDArray[Number]) -> NDArray[Number]:
@@ -104,11 +149,16 @@ def needed_of_greatest(groups: Groups, counts: Counts, later_retractions: Counts
 
 def _above(groups: Groups, present: Counts) -> Counts:
     """For each row how many copies of greater rows its key has."""
-    totals = _totals(present)
-    return of_rows(groups, totals[groups.ends]) - totals[1:]
+    of_keys, upto = _sums(groups, present)
+    return of_rows(groups, of_keys) - upto
 
 
-def _totals(values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
-    totals = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=totals[1:])
-    return totals
+def _sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> tuple[Counts, Counts]:
+    so_far = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=so_far[1:])
+    starts = so_far[groups.starts]
+    of_keys = so_far[groups.ends] - starts
+    if groups.totals is not None and len(of_keys):
+        of_keys, before = groups.totals.ask(of_keys)
+        starts = starts - before
+    return of_keys, so_far[1:] - of_rows(groups, starts)

@@ -26,13 +26,12 @@ class Rule:
     to less than 2**63.
     """
 
-    whole_keys = False
-    """Whether ``needed`` has to know all updates of a key at once. Else the needed rows of a part of a key, added to
-    the key's other rows, need the same as all rows, so the rows of a large key are taken in parts, each row with all
-    its updates.
-    """
-    displaces = False
-    """Whether a row that is put can make more rows than one superfluous."""
+    any_update_counts = False
+    """Whether later updates above zero, too, may make a row needed."""
+    rounds = 0
+    """So often all pieces of a key are shown to the rule until it knows them; see :class:`KeyTotals`."""
+    may_end_keys = False
+    """Whether it has :meth:`ends_keys`."""
     greatest_rows: int | None = None
     """Of a key without retractions and deletes readers see at most so many of its greatest rows, and the others do not
     matter. None if others may matter.
@@ -56,11 +55,17 @@ class Rule:
             groups: counts are sums over all versions up to the one that compaction goes to (``since``). Rows that only
                 later updates have are there with count 0.
             later_retractions: int64, for each row the sum of its diffs below zero at versions after that, and in
-                updates that are not summed. Of a rule of ``whole_keys`` less the sum of those above zero, so below zero
+                updates that are not summed. If ``any_update_counts``, less the sum of those above zero, so below zero
                 for each row that they change.
         """
         del later_retractions
         return Kept(groups.rows, groups.counts)
+
+    def ends_keys(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
+        """Which of these rows may make any number of rows of their key superfluous when they are put; of a rule with
+        ``may_end_keys``. Others make at most one superfluous, beside their own.
+        """
+        raise NotImplementedError
 
     def paired(self, groups: Groups) -> Kept:
         """One row for each pair, in no order; of a rule with ``emitted_schema``."""
@@ -69,6 +74,8 @@ class Rule:
 
 class Greatest(Rule):
     """``latest`` (k = 1) and ``top_k``; see ``ranked``."""
+
+    rounds = 1
 
     def __init__(self, k: int) -> None:
         self.greatest_rows = self._k = k

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -89,30 +88,24 @@ class Layout:
 
     def check_producer(self, schema: pa.Schema, dataset: str) -> None:
         """Raise InvalidRequest unless a producer's schema is the changelog's, with or without ``_diff``."""
-        names = schema.names
-        given = {field.name: field.type for field in schema}
-        diff = given.pop(DIFF_COLUMN, None)
-        if diff is not None and not pa.types.is_integer(diff):
+        number = schema.get_field_index(DIFF_COLUMN)
+        if number >= 0 and not pa.types.is_integer(diff := schema.field(number).type):
             raise InvalidRequest(
                 f"dataset {dataset!r}: column {DIFF_COLUMN!r} has type {diff}; it must be an integer type, above zero "
                 "for rows that are asserted and below zero for rows that are retracted",
                 dataset=dataset,
             )
-        wanted = {field.name: field.type for field in self.schema}
-        if (
-            len(set(names)) != len(names)
-            or {name: stored_type(kind) for name, kind in given.items()} != wanted
-        ):
+        rows = schema if number < 0 else schema.remove(number)
+        if not _same_columns(rows, self.schema):
             raise InvalidRequest(
-                f"dataset {dataset!r}: the put's columns are {_types_text(given)}, and the changelog's "
-                f"{_types_text(wanted)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
+                f"dataset {dataset!r}: the put's columns are {_types_text(rows)}, and the changelog's "
+                f"{_types_text(self.schema)} (and {DIFF_COLUMN!r}, if the put retracts rows); cast or rename them",
                 dataset=dataset,
             )
 
     def check_deleter(self, schema: pa.Schema, dataset: str) -> None:
         """Raise InvalidRequest unless a producer's schema is the key of the changelog."""
-        wanted = {field.name: field.type for field in self.key_schema}
-        if not wanted:
+        if not len(self.key_schema):
             raise InvalidRequest(
                 f"dataset {dataset!r} has no keep rule with a 'key', by which its rows could be deleted: retract them, "
                 f"with -1 in column {DIFF_COLUMN!r}",
@@ -124,11 +117,10 @@ class Layout:
                 "the column out, or retract rows instead",
                 dataset=dataset,
             )
-        given = {field.name: stored_type(field.type) for field in schema}
-        if len(given) != len(schema.names) or given != wanted:
+        if not _same_columns(schema, self.key_schema):
             raise InvalidRequest(
-                f"dataset {dataset!r}: the columns of the delete are {_types_text(given)}, and the changelog's key is "
-                f"{_types_text(wanted)}; give these columns alone, or cast or rename them",
+                f"dataset {dataset!r}: the columns of the delete are {_types_text(schema)}, and the changelog's key is "
+                f"{_types_text(self.key_schema)}; give these columns alone, or cast or rename them",
                 dataset=dataset,
             )
 
@@ -201,6 +193,12 @@ def _parts(values: pa.Array) -> list[tuple[pa.Array, pa.Field]]:
     return [(values.flatten(), kind.value_field)]
 
 
-def _types_text(types: dict[str, pa.DataType]) -> str:
-    names: Sequence[str] = [f"{name}: {kind}" for name, kind in types.items()]
+def _same_columns(schema: pa.Schema, stored: pa.Schema) -> bool:
+    """Whether a producer's columns are these, in any order."""
+    types = {field.name: stored_type(field.type) for field in schema}
+    return len(types) == len(schema) and types == {field.name: field.type for field in stored}
+
+
+def _types_text(schema: pa.Schema) -> str:
+    names = [f"{field.name}: {field.type}" for field in schema]
     return ", ".join(names[:20]) + (", …" if len(names) > 20 else "")

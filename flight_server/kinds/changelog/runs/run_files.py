@@ -7,7 +7,8 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, least_hashes (as of a run in
+                  memory), and for each block
                   [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
@@ -35,6 +36,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +46,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes
+from flight_server.keys import Hashes, unique
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
@@ -52,11 +54,13 @@ from flight_server.storage import FileHeader, Folder, open_regular
 
 from .blocks import Block, of_block, to_block
 from .layout import Layout
-from .run import MAX_HASH, Damaged, MemoryRun
+from .run import LEAST_HASHES, MAX_HASH, Counts, Damaged, MemoryRun, Question
 from .updates import Numbers, Updates
 
 BLOCK_ROWS = 32 << 10
 BLOCK_BYTES = 4 << 20
+RECOUNT_SECONDS = 100e-9
+"""A row is counted again after this time, so that counting takes a small part of it."""
 MAGIC: Final = b"FLSHRUN1"
 
 _ALIGNMENT = 64
@@ -122,6 +126,7 @@ class RunWriter:
         self._layout = layout
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
+        self._least: Hashes = np.zeros(0, np.uint64)
         self._offset = 0
         self._fd = -1
         with _on_disk(folder.path):
@@ -149,6 +154,8 @@ class RunWriter:
             self.blocks.append(block)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
+            if len(self._least) < LEAST_HASHES:
+                self._least = unique(self._least, part.unique_hashes[:LEAST_HASHES])[:LEAST_HASHES]
 
     def finish(self) -> RunFile:
         """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
@@ -161,6 +168,7 @@ class RunWriter:
                 "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
+                "least_hashes": self._least.tolist(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
@@ -215,6 +223,7 @@ class RunFile:
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
+            self.least_hashes = np.array(footer["least_hashes"], np.uint64)
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -230,7 +239,7 @@ class RunFile:
         )
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
-        self._counted: tuple[Hashes, Numbers] | None = None
+        self._counted: tuple[Question, int, float, Counts] | None = None
         self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
         if file.room.size_bytes < self.size_bytes:
             file.room.grow(self.size_bytes - file.room.size_bytes)
@@ -283,29 +292,34 @@ class RunFile:
         ).astype(np.int64)
         return found
 
-    def counts(self, lows: Hashes, sinces: Numbers, upto: int) -> tuple[Numbers, Numbers]:
-        """About as many as :meth:`MemoryRun.counts` says; exactly, if all or none of a range's rows are counted."""
-        rows = self._rows_in(lows)
-        until = self.rows_upto(np.append(sinces, upto)) / max(1, self.rows)
-        newer, old = (
-            np.where(rows > 0, np.ceil(rows * np.maximum(0.0, share)), 0).astype(np.int64)
-            for share in (1 - until[:-1], until[-1] - until[:-1])
-        )
-        return newer, old
-
-    def _rows_in(self, lows: Hashes) -> Numbers:
-        """How many rows lie in each of the ranges that begin at these hashes, of which the first is 0."""
-        known = self._counted
-        if known is None or not np.array_equal(known[0], lows):
-            numbers = np.searchsorted(self._highs, lows, "left")
-            below = self._rows_before[numbers].copy()
-            for number in np.unique(numbers[numbers < len(self.blocks)]).tolist():
-                here = np.flatnonzero(numbers == number)
-                inside = here[lows[here] > self._lows[number]]
-                if len(inside):
-                    below[inside] += np.searchsorted(self._block(number).hashes, lows[inside], "left")
-            known = self._counted = (lows, np.diff(below, append=self.rows))
-        return known[1]
+    def counts(self, question: Question) -> Counts:
+        """As of :class:`MemoryRun`. While only ``upto`` changes, a large file gives an earlier answer for some time
+        (``recount_at``).
+        """
+        upto = min(max(question.upto, self.first_version - 1), self.last_version)
+        known, now = self._counted, time.monotonic()
+        if known is not None and (known[1] == upto or now < known[2]) and question.same_but_upto(known[0]):
+            known[3].recount_at = None if known[1] == upto else known[2]
+            return known[3]
+        counts = Counts(question)
+        for number, entry in enumerate(self.blocks):
+            first, last = (entry.first_version, entry.last_version)
+            if self.version is not None:
+                first = last = self.version
+            ends = np.array([entry.low, entry.high], np.uint64)
+            place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()
+            ranges = slice(place, max(place, until) + 1)
+            sinces, olds = question.sinces[ranges], question.olds[ranges]
+            if last <= sinces.min():
+                continue
+            old, none_old = first > olds.max() and last <= upto, first > upto or last <= olds.min()
+            plain = not (self.retractions or self.tombstones or question.ends_keys)
+            if place == until and first > sinces[0] and (none_old or (old and plain)):
+                counts.add_rows(place, entry.rows, old=old)
+            else:
+                counts.add(self._block(number))
+        self._counted = question, upto, now + self.rows * RECOUNT_SECONDS, counts
+        return counts
 
     def _mapped(self) -> pa.Buffer:
         data = self._data
@@ -352,6 +366,12 @@ class RunFile:
             entry = self.blocks[number]
             counts = self._block(number).counts_of(wanted)
             found[np.searchsorted(hashes, wanted)] += counts * (entry.size_bytes / entry.rows)
+        return found
+
+    def counts_of(self, hashes: Hashes) -> Numbers:
+        found = np.zeros(len(hashes), np.int64)
+        for number, wanted in self._with(hashes):
+            found[np.searchsorted(hashes, wanted)] += self._block(number).counts_of(wanted)
         return found
 
     def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:

@@ -60,8 +60,8 @@ class Updates:
     def joined(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
         """All updates of sorted parts, sorted."""
         parts = [part for part in parts if len(part)]
-        found = cls.in_order(layout, parts)
-        return found if len(parts) < 2 else found._sort()
+        updates = cls.in_order(layout, parts)
+        return updates if len(parts) < 2 else updates._sort()
 
     @classmethod
     def in_order(cls, layout: Layout, parts: Sequence[Updates]) -> Updates:
@@ -144,17 +144,13 @@ class Updates:
             self.diffs[indices],
         )
 
-    def where(self, wanted: Flags) -> Updates:
-        return self if wanted.all() else self.take(np.flatnonzero(wanted))
+    def where(self, flags: Flags) -> Updates:
+        return self if flags.all() else self.take(np.flatnonzero(flags))
 
     def between(self, low: int, high: int) -> Updates:
         """The rows whose hash is from ``low`` to ``high``, both included; shares memory."""
         start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
         return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(high), "right")))
-
-    def negated(self) -> Updates:
-        """The updates that take these back, of which none is a tombstone."""
-        return Updates(self.layout, self.rows, self.hashes, self.versions, -self.diffs)
 
     def counts_of(self, hashes: Hashes) -> Numbers:
         starts, ends = self._ends_of(hashes)
@@ -178,10 +174,10 @@ class Updates:
         """For each of these hashes the place of its first row, and behind its last one."""
         return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
-    @cached_property
+    @property
     def _collides(self) -> bool:
         """Whether two keys have one hash."""
-        return bool(self._differ(np.flatnonzero(~self._new_hash), self.layout.key).any())
+        return bool((self._new_key != self._new_hash).any())
 
     # Neighbours
 
@@ -192,10 +188,7 @@ class Updates:
 
     @cached_property
     def key_starts(self) -> Numbers:
-        new = self._new_hash.copy()
-        same = np.flatnonzero(~new)
-        new[same] = self._differ(same, self.layout.key)
-        return np.flatnonzero(new)
+        return np.flatnonzero(self._new_key)
 
     @cached_property
     def _new_hash(self) -> Flags:
@@ -204,38 +197,33 @@ class Updates:
         return new
 
     @cached_property
+    def _new_key(self) -> Flags:
+        return self._or_differ(self._new_hash, self.layout.key)
+
+    @cached_property
     def _new_row(self) -> Flags:
-        new = self._new_hash.copy()
-        first = [number for number, _ in self.layout.order]
-        rest = [number for number in range(self.rows.num_columns) if number not in first]
-        for group in (first, rest):
-            same = np.flatnonzero(~new)
-            new[same] = self._differ(same, group)
-        return new
+        first = [number for number, _ in self.layout.order]  # they differ mostly
+        key = {*first, *self.layout.key}
+        others = [number for number in range(self.rows.num_columns) if number not in key]
+        return self._or_differ(self._new_key, [*first, *others])
 
-    def _differ(self, places: Numbers, columns: Sequence[int]) -> Flags:
-        """Whether the row at each place (above 0) differs from the one before it in one of the columns."""
-        found = np.zeros(len(places), np.bool_)
-        if len(places) == 0:
-            return found
-        if 2 * len(places) <= len(self):
-            return self._differ_at(places, places - 1, columns)
+    def _or_differ(self, new: Flags, columns: Sequence[int]) -> Flags:
+        """These flags, and where a row (not the first) differs from the one before it in one of the columns."""
+        new = new.copy()
         for number in columns:
-            column = self.rows.column(number)
-            found |= ~same(column[1:], column[:-1])[places - 1]
-        return found
-
-    def _differ_at(self, left: Numbers, right: Numbers, columns: Sequence[int]) -> Flags:
-        """Whether the rows at the places ``left`` differ from those at ``right`` in one of the columns."""
-        found = np.zeros(len(left), np.bool_)
-        for number in columns:
+            places = np.flatnonzero(~new)
+            if not len(places):
+                break
             column = plain(self.rows.column(number))
             if is_plain(column.type):
                 values = codes(column) if column.null_count else numbers(column)
-                found |= values[left] != values[right]
+                equal = (values[1:] == values[:-1])[places - 1]
+            elif 2 * len(places) > len(self):
+                equal = same(column[1:], column[:-1])[places - 1]
             else:
-                found |= ~same(column.take(pa.array(left)), column.take(pa.array(right)))
-        return found
+                equal = same(column.take(pa.array(places)), column.take(pa.array(places - 1)))
+            new[places] = ~equal
+        return new
 
     # Sorting
 
@@ -245,23 +233,22 @@ class Updates:
         hashes = self.hashes[order]
         tie = hashes[1:] == hashes[:-1]
         if tie.any():
-            ranks = [found[order] for found in self._order_codes()]
+            ranks = [rank[order] for rank in self._order_codes()]
             falls, equal = _compare_ranks(ranks, tie)
             if falls.any():
                 numbers, inside = _groups_with(falls, tie)
-                again = np.lexsort((*(found[inside] for found in reversed(ranks)), numbers[inside]))
+                again = np.lexsort((*(rank[inside] for rank in reversed(ranks)), numbers[inside]))
                 order[inside] = order[inside][again]
-                for found in ranks:
-                    found[inside] = found[inside][again]
+                for rank in ranks:
+                    rank[inside] = rank[inside][again]
                 _, equal = _compare_ranks(ranks, tie)
             tie = equal
         return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
 
     def _order_codes(self) -> list[Codes]:
         return [
-            (falling(found) if smallest_first else found)
+            falling(codes(self.rows.column(number))) if smallest_first else codes(self.rows.column(number))
             for number, smallest_first in self.layout.order
-            for found in [codes(self.rows.column(number))]
         ]
 
     def _ties_sorted(self, tie: Flags) -> Updates:
@@ -272,7 +259,7 @@ class Updates:
         if not same_hash.any():
             return self
         unsorted = tie & (self._new_row[1:] | (self.versions[1:] < self.versions[:-1]))
-        if len(self.key_starts) > self.distinct_hashes:
+        if self._collides:
             of_keys = self.hashes[self.key_starts]
             collides = same_hash & np.isin(self.hashes[1:], of_keys[1:][of_keys[1:] == of_keys[:-1]])
             unsorted, tie = unsorted | collides, tie | collides
@@ -296,9 +283,9 @@ def _compare_ranks(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:
     which have the same ranks.
     """
     falls, equal = np.zeros(len(tie), np.bool_), tie.copy()
-    for found in ranks:
-        falls |= equal & (found[1:] < found[:-1])
-        equal &= found[1:] == found[:-1]
+    for rank in ranks:
+        falls |= equal & (rank[1:] < rank[:-1])
+        equal &= rank[1:] == rank[:-1]
     return falls, equal
 
 
@@ -308,14 +295,14 @@ def _groups_with(marked: Flags, tie: Flags) -> tuple[Numbers, Flags]:
     """
     numbers = np.zeros(len(tie) + 1, np.int64)
     np.cumsum(~tie, out=numbers[1:])
-    found = np.zeros(len(numbers), np.bool_)
-    found[numbers[1:][marked]] = True
-    return numbers, found[numbers]
+    with_mark = np.zeros(len(numbers), np.bool_)
+    with_mark[numbers[1:][marked]] = True
+    return numbers, with_mark[numbers]
 
 
 def ranges(starts: Numbers, counts: Numbers) -> Numbers:
     """The integers from each start on, as many as its count, one range after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
-    found: Numbers = np.arange(total) + np.repeat(starts - (ends - counts), counts)
-    return found
+    integers: Numbers = np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    return integers

@@ -15,6 +15,7 @@ let timer = null,
   all = false,
   wholeServer = true,
   asking = 0,
+  opened = null, // the button of the dataset whose rows are shown
   answered = null;
 
 async function fetched(path, {posted, optional = false} = {}) {
@@ -60,10 +61,10 @@ function show(now, why, history) {
     (made, each) => write(made, each.text, each.level),
   );
   $("problems").hidden = !found.length;
-  tiles(now, why, history);
+  tiles(now, why);
   pictures(now, history);
   tables.waiting(why);
-  tables.datasets(now, all);
+  tables.datasets(now, all, opening);
   tables.servers(now);
   tables.readers(now);
   tables.changelogs(now, releasing);
@@ -90,6 +91,32 @@ function releasing() {
   return button;
 }
 
+function opening({name}) {
+  const button = element("button", name, "opens");
+  button.type = "button";
+  button.addEventListener("click", () => open(button));
+  return button;
+}
+
+async function open(button) {
+  const {name: dataset, generation} = button.entry;
+  opened = button;
+  $("dataset-part").hidden = false;
+  tables.sample({dataset, note: "asking …"});
+  $("dataset-name").focus();
+  const answer = await fetched(`v1/rows?${new URLSearchParams({dataset, generation})}`).catch((error) => ({
+    dataset,
+    note: error.message,
+  }));
+  if (opened === button) tables.sample(answer);
+}
+
+function close() {
+  $("dataset-part").hidden = true;
+  opened?.focus();
+  opened = null;
+}
+
 function logIn(wanted) {
   $("login").hidden = !wanted;
   $("pause").hidden = wanted;
@@ -97,6 +124,7 @@ function logIn(wanted) {
   if (wanted) {
     localStorage.removeItem(LOGGED_IN);
     $("main").hidden = true;
+    close(); // another principal may log in
     write($("state"), "log in", "");
     write($("moment"), "");
     write($("where"), "");
@@ -172,5 +200,9 @@ $("more").addEventListener("click", () => {
   all = !all;
   refresh();
 });
+$("close").addEventListener("click", close);
 document.addEventListener("visibilitychange", refresh);
+// A phone shows what matters first, and the other cards folded.
+if (matchMedia("(max-width: 42rem)").matches)
+  for (const each of document.querySelectorAll("main > details:not(#waits-part, #datasets-part)")) each.open = false;
 refresh();

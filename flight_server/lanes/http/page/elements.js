@@ -59,10 +59,27 @@ export function meter(label) {
   return track;
 }
 
-// A column: {title, of: row => text, number, name, minor, kind: row => class}, or a control in place of text. In a
-// narrow window a row becomes a card without its minor cells, and each other cell says its column's title.
+// A column: {title, of: row => text, number, name, key, minor, kind: row => class}, or a control in place of text. In a
+// narrow window a row becomes a card, whose cells say their columns' titles. Folded it shows the first cell and those of
+// the columns that are a key, unfolded all but the minor ones.
 const kind = (column) =>
-  [column.number ? "number" : column.name ? "name" : "", column.minor ? "minor" : ""].join(" ").trim();
+  [column.number ? "number" : column.name ? "name" : "", column.key ? "key" : "", column.minor ? "minor" : ""]
+    .filter(Boolean)
+    .join(" ");
+
+function folding(line) {
+  const button = element("button", "more");
+  button.type = "button";
+  button.setAttribute("aria-expanded", "false");
+  button.addEventListener("click", () => {
+    const all = line.classList.toggle("unfolded");
+    write(button, all ? "less" : "more");
+    button.setAttribute("aria-expanded", String(all));
+  });
+  const cell = element("td", [button], "fold");
+  cell.setAttribute("role", "cell");
+  return cell;
+}
 
 export function table(id, columns, rows, {key, more = 0, none = null} = {}) {
   const place = $(id);
@@ -93,6 +110,7 @@ export function table(id, columns, rows, {key, more = 0, none = null} = {}) {
           return cell;
         }),
       );
+      if (columns.some((column, i) => i && !column.key && !column.minor)) line.append(folding(line));
       line.setAttribute("role", "row");
       return line;
     };

@@ -13,17 +13,6 @@ function rates(history, name) {
   );
 }
 
-// Over the last seconds: over one sample it would jump with each large frame.
-function recent(history, name) {
-  const values = history?.[name],
-    ages = history?.age_seconds;
-  if (!values) return null;
-  if (values.length < 2) return 0;
-  let from = values.length - 2;
-  while (from > 0 && ages[from] < 10) from -= 1;
-  return (values.at(-1) - values[from]) / Math.max(0.001, ages[from] - ages.at(-1));
-}
-
 function pooled(title, pool) {
   if (!pool) return [];
   const limit = pool.limit_bytes;
@@ -36,7 +25,7 @@ function pooled(title, pool) {
     ? `${several(pool.waiting, "stream waits", "streams wait")} for room`
     : fullest >= 0.9
       ? `${account}: ${percent(fullest, 1)} full`
-      : `most ${bytes(pool.peak_bytes)}`;
+      : `peak ${bytes(pool.peak_bytes)}`;
   return [
     {
       title,
@@ -49,7 +38,7 @@ function pooled(title, pool) {
   ];
 }
 
-export function tiles(now, why, history) {
+export function tiles(now, why) {
   const longest = why.waits[0];
   const shown = [...pooled("Memory", now.memory), ...pooled("Disk", now.disk)];
   for (const [name, quota] of Object.entries(now.quotas ?? {})) {
@@ -63,18 +52,19 @@ export function tiles(now, why, history) {
         : {...tile, value: words(used), text: `of ${words(limit)} · ${percent(used, limit)}`, part: share(used, limit)},
     );
   }
-  if (history) {
-    const spilled = recent(history, "spilled_bytes"),
-      back = recent(history, "bytes_read_back");
+  const own = now.servers?.[0];
+  if (own) {
+    const spilled = own.spilled_bytes_per_second,
+      back = own.bytes_read_back_per_second;
     shown.push({
       title: "Written",
-      value: rate(recent(history, "bytes_in")),
+      value: rate(own.bytes_in_per_second),
       text: "by producers",
       below: spilled ? `${rate(spilled)} to disk` : "",
     });
     shown.push({
       title: "Read",
-      value: rate(recent(history, "bytes_out")),
+      value: rate(own.bytes_out_per_second),
       text: "by readers",
       below: back ? `${rate(back)} from disk` : "",
     });
@@ -89,7 +79,7 @@ export function tiles(now, why, history) {
   const readers = all.reduce((sum, each) => sum + each.readers, 0);
   shown.push({
     title: "Datasets",
-    value: count(now.servers?.[0]?.datasets ?? now.count),
+    value: count(own?.datasets ?? now.count),
     text: several(readers, "reader"),
     below: "",
   });

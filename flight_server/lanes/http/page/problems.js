@@ -60,11 +60,15 @@ function stuck(why) {
 }
 
 function ofDatasets(now) {
-  const failed = Object.keys(now.datasets ?? {}).filter((name) => now.datasets[name].failed);
-  const names = failed.slice(0, NAMED).join(", ") + (failed.length > NAMED ? ", …" : "");
-  const text =
-    failed.length === 1 ? `dataset ${names} has failed` : `${several(failed.length, "dataset")} have failed: ${names}`;
-  const found = failed.length ? [{level: "warn", text}] : [];
+  const failed = Object.entries(now.datasets ?? {}).filter(([, dataset]) => dataset.failed);
+  const found = failed
+    .slice(0, NAMED)
+    .map(([name, dataset]) => ({level: "warn", text: `dataset ${name} has failed: ${dataset.failure}`}));
+  const others = failed.slice(NAMED).map(([name]) => name);
+  if (others.length) {
+    const names = others.slice(0, NAMED).join(", ") + (others.length > NAMED ? ", …" : "");
+    found.push({level: "warn", text: `${several(others.length, "more dataset")} failed: ${names}`});
+  }
   for (const [name, dataset] of Object.entries(now.datasets ?? {})) {
     const log = dataset.changelog;
     if (log?.damage) found.push({level: "bad", text: `changelog ${name} is damaged: ${log.damage}`});

@@ -22,13 +22,14 @@ export function waiting(why) {
         of: (wait) => (wait.seconds < 10 ? `${wait.seconds.toFixed(1)} s` : duration(wait.seconds)),
         number: true,
         kind: (wait) => late(wait.seconds, wait.deadline_seconds),
+        key: true,
       },
       {
         title: "at most",
         of: (wait) => (wait.deadline_seconds === null ? wait.ends : duration(wait.deadline_seconds)),
         number: true,
       },
-      {title: "dataset", of: (wait) => wait.dataset ?? "", name: true},
+      {title: "dataset", of: (wait) => wait.dataset ?? "", name: true, key: true},
       {title: "partition", of: (wait) => wait.partition ?? "", number: true},
       {title: "producer", of: (wait) => wait.producer ?? "", number: true},
       {title: "peer", of: (wait) => wait.peer ?? "", name: true},
@@ -54,8 +55,8 @@ function state(dataset) {
 // Of a dataset over several servers, this server's part of the whole.
 const part = (shown, row, size) => shown(row[size]) + (row.whole ? ` of ${shown(row.whole[size])}` : "");
 
-// all: whether to show as many as the server sent.
-export function datasets(now, all) {
+// all: whether to show as many as the server sent. opener: makes the button that opens a dataset's rows.
+export function datasets(now, all, opener) {
   const rows = Object.entries(now.datasets ?? {}).map(([name, dataset]) => ({name, ...dataset}));
   const shown = first(rows, all ? rows.length : FEW_ROWS);
   $("more").hidden = rows.length <= FEW_ROWS;
@@ -70,11 +71,11 @@ export function datasets(now, all) {
   table(
     "datasets",
     [
-      {title: "name", of: (row) => row.name, name: true},
+      {title: "name", control: opener, name: true},
       {title: "kind", of: (row) => (row.durable ? `${row.kind}, durable` : row.kind)},
-      {title: "state", of: state, kind: (row) => (row.failed ? "bad" : row.sealed ? "" : "open")},
+      {title: "state", of: state, kind: (row) => (row.failed ? "bad" : row.sealed ? "" : "open"), key: true},
       {title: "partitions", of: (row) => count(row.partition_count), number: true, minor: true},
-      {title: "rows", of: (row) => part(count, row, "rows"), number: true},
+      {title: "rows", of: (row) => part(count, row, "rows"), number: true, key: true},
       {title: "bytes", of: (row) => part(bytes, row, "bytes"), number: true, minor: true},
       {title: "in RAM", of: (row) => bytes(row.resident_bytes), number: true},
       {title: "on disk", of: (row) => bytes(row.disk_bytes), number: true},
@@ -100,6 +101,35 @@ export function datasets(now, all) {
   );
 }
 
+// The columns and the first rows of one dataset; before its answer has come, {dataset, note}.
+export function sample({dataset, failure, note, partition, rows = [], columns = [], column_count}) {
+  write($("dataset-name"), dataset);
+  write($("failure"), failure ?? "");
+  write($("rows-note"), note ?? `The first ${several(rows.length, "row")} of partition ${partition}.`);
+  for (const place of [$("rows"), $("columns")]) place.body = null; // its columns are other ones
+  table(
+    "rows",
+    columns.slice(0, rows[0]?.length).map(({name}, i) => ({
+      title: name,
+      of: (row) => row.values[i] ?? "null",
+      kind: (row) => (row.values[i] === null ? "null" : ""),
+      key: i < 3,
+    })),
+    rows.map((values, number) => ({values, number})),
+    {key: (row) => row.number},
+  );
+  table(
+    "columns",
+    [
+      {title: "column", of: (column) => column.name, name: true},
+      {title: "type", of: (column) => column.type, name: true, key: true},
+      {title: "nulls", of: (column) => (column.nullable ? "allowed" : "none"), key: true},
+    ],
+    columns,
+    {key: (column) => column.name, more: column_count - columns.length},
+  );
+}
+
 export function readers(now) {
   const rows = first(now.slowest_readers ?? []);
   table(
@@ -109,7 +139,7 @@ export function readers(now) {
       {title: "partition", of: (row) => count(row.partition), number: true},
       {title: "peer", of: (row) => row.peer ?? "unknown", name: true},
       {title: "next frame", of: (row) => count(row.position), number: true},
-      {title: "lag", of: (row) => bytes(row.lag_bytes), number: true},
+      {title: "lag", of: (row) => bytes(row.lag_bytes), number: true, key: true},
     ],
     rows,
     {key: (row) => `${row.dataset} ${row.partition} ${row.peer}`},
@@ -128,7 +158,7 @@ export function changelogs(now, release) {
       {title: "delay", of: (log) => `${log.delay_seconds} s`, number: true},
       {title: "since", of: (log) => count(log.since), number: true},
       {title: "upper", of: (log) => count(log.upper), number: true},
-      {title: "keys", of: (log) => count(log.keys), number: true},
+      {title: "keys", of: (log) => count(log.keys), number: true, key: true},
       {title: "rows", of: (log) => count(log.rows), number: true},
       {title: "runs", of: (log) => count(log.runs), number: true},
       {title: "in RAM", of: (log) => bytes(log.bytes), number: true},
@@ -148,7 +178,7 @@ export function changelogs(now, release) {
     "holds",
     [
       {title: "changelog", of: (hold) => hold.name, name: true},
-      {title: "held by", of: (hold) => hold.owner ?? "unknown", name: true},
+      {title: "held by", of: (hold) => hold.owner ?? "unknown", name: true, key: true},
       {title: "hold", of: (hold) => hold.hold, name: true},
       {title: "version", of: (hold) => count(hold.version), number: true},
       {title: "held for", of: (hold) => duration(hold.held_seconds), number: true},
@@ -168,8 +198,8 @@ export function leftovers(now) {
     [
       {title: "for", of: (row) => row.dataset, name: true},
       {title: "generation", of: (row) => row.generation},
-      {title: "mode", of: (row) => row.mode},
-      {title: "rows", of: (row) => count(row.rows), number: true},
+      {title: "mode", of: (row) => row.mode, key: true},
+      {title: "rows", of: (row) => count(row.rows), number: true, key: true},
       {title: "bytes", of: (row) => bytes(row.bytes), number: true},
       {title: "lease", of: (row) => duration(row.lease_left_seconds), number: true},
     ],
@@ -203,6 +233,7 @@ export function servers(now) {
         title: "state",
         of: (each) => (each.gone ? `gone: ${each.gone}` : each.draining ? "draining" : "serving"),
         kind: (each) => (each.gone ? "bad" : each.draining ? "warn" : ""),
+        key: true,
       },
       {title: "written", of: (each) => rate(each.bytes_in_per_second), number: true},
       {title: "read", of: (each) => rate(each.bytes_out_per_second), number: true},
@@ -236,7 +267,7 @@ export function accounts(now) {
         `${bytes(pool.used_bytes)} of ${limit ? bytes(limit) : "what there is"}` +
         (pool.waiting
           ? `, ${several(pool.waiting, "stream waits", "streams wait")}`
-          : `, most ${bytes(pool.peak_bytes)}`);
+          : `, peak ${bytes(pool.peak_bytes)}`);
       made.children[1].show(share(pool.used_bytes, limit), text);
       write(made.lastChild, text);
     },
@@ -260,9 +291,9 @@ export function totals(now) {
     "totals",
     [
       {title: "", of: (row) => row[0]},
-      {title: "bytes", of: (row) => (row[1] === null ? "" : bytes(row[1])), number: true},
-      {title: "frames", of: (row) => (row[2] === null ? "" : count(row[2])), number: true},
-      {title: "streams", of: (row) => (row[3] === null ? "" : count(row[3])), number: true},
+      {title: "bytes", of: (row) => (row[1] === null ? "" : bytes(row[1])), number: true, key: true},
+      {title: "frames", of: (row) => (row[2] === null ? "" : count(row[2])), number: true, key: true},
+      {title: "streams", of: (row) => (row[3] === null ? "" : count(row[3])), number: true, key: true},
     ],
     rows,
     {key: (row) => row[0]},

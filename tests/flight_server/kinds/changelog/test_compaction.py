@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from flight_server.keys import Hashes
-from flight_server.kinds.changelog import compaction, views
+from flight_server.kinds.changelog import compaction, compactor, views
 from flight_server.kinds.changelog.compaction import Going
-from flight_server.kinds.changelog.folding import compacted
-from flight_server.kinds.changelog.rules import Rule
-from flight_server.kinds.changelog.runs import RunFile, Updates
+from flight_server.kinds.changelog.runs import RunFile, RunWriter, Updates
+from flight_server.storage import Folder
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
 
@@ -124,7 +122,7 @@ def test_a_row_that_a_fold_left_out_is_there_again_if_the_one_above_it_goes_mean
         expected = {**{row(str(key), 2): 1 for key in range(1, keys)}, row("0", 1): 1}
         assert engine.snapshot(version) == expected
         engine.publish(going)
-        assert engine.changelog.contents.bases.rows == keys + 1
+        assert engine.changelog.rows == keys + 1 + 1, "and the retraction"
         assert engine.snapshot(version) == expected
 
 
@@ -173,41 +171,168 @@ def test_a_fold_in_memory_ends_after_no_step_and_keeps_all_rows(
         assert engine.snapshot(2) == expected
 
 
-def test_keys_that_are_folded_again_are_read_in_slices_and_end_the_fold_if_much_of_them_is_needed(
+@pytest.fixture
+def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "SLICE_ROWS", 10)
+    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 10)
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 10)
+
+
+small_ranges = pytest.mark.usefixtures("_small_ranges")
+TWICE = [(row(str(key), time), 1) for key in range(60) for time in (1, 2)]
+
+
+def counted_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    made: list[Path] = []
+    make = Folder.make
+
+    def counted(self: Folder, suffix: Any) -> Any:
+        path, fd = make(self, suffix)
+        made.append(path)
+        return path, fd
+
+    monkeypatch.setattr(Folder, "make", counted)
+    return made
+
+
+@small_ranges
+def test_a_retraction_during_a_fold_lets_one_range_be_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "SLICE_BYTES", 1000)
-    lengths: list[int] = []
-
-    def counted(updates: Updates, since: int, rule: Rule) -> tuple[Updates, Hashes]:
-        lengths.append(len(updates))
-        return compacted(updates, since, rule)
-
-    monkeypatch.setattr(compaction, "compacted", counted)
-    names = [str(number) for number in range(100)]
-    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
-        engine.commit(
-            [(row(key, time, kind), 1) for key in names for time, kind in ((1, "send"), (2, "recv"))]
-        )
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit(TWICE)
+        made = counted_files(monkeypatch)
         going = folding(engine)
-        most = max(lengths)
-        lengths.clear()
-        late = {row(key, 0, "send"): 1 for key in names}
-        engine.commit(list(late.items()))
-        expected = [engine.snapshot(version) for version in (1, 2)]
-        monkeypatch.setattr(compaction, "STEP_BYTES", 4000)
+        ranges = len(made)
+        assert ranges >= 3
+        engine.commit([(row("7", 2), -1)])
+        expected = engine.snapshot(2)
         engine.publish(going)
-        assert 1 < len(lengths) < 20
-        assert max(lengths) <= 2 * most
-        done, rest = engine.changelog.contents.bases.ranges
-        assert 0 < done.rows < 2 * len(names)
-        assert (done.since, rest.since) == (1, 0)
+        assert len(made) == ranges + 1
+        assert engine.changelog.contents.bases.rows == 60 + 1
+        assert engine.snapshot(2) == expected
+
+
+@small_ranges
+@pytest.mark.parametrize("keep", [LATEST, PAIR], ids=["latest", "pair"])
+def test_while_commits_wait_one_range_is_folded_again_and_others_are_left_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: dict[str, Any]
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
+        rows = TWICE
+        if keep is PAIR:
+            rows = [(row(key, time, "send" if time == 1 else "recv"), 1) for (key, time, *_), _ in TWICE]
+        engine.commit(rows)
+        monkeypatch.setattr(compactor, "CATCH_UPS", 0)
+        monkeypatch.setattr(compaction, "FEW_KEYS", 0)
+        made = counted_files(monkeypatch)
+        going = folding(engine)
+        files = len(made)
+        engine.commit([(each, -1) for each, _ in rows[::2]])
+        expected = [engine.snapshot(version) for version in (1, 2)]
+        engine.publish(going)
+        assert len(made) == files + 1
+        sinces = Counter(each.since for each in engine.changelog.contents.bases.ranges)
+        assert sinces[1] == 1
         assert [engine.snapshot(version) for version in (1, 2)] == expected
-    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
+    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
         assert [engine.snapshot(version) for version in (1, 2)] == expected
         engine.fold()
         assert engine.snapshot(2) == expected[1]
-        assert engine.changelog.rows == len(names)
+        assert engine.changelog.rows == 60
+
+
+@small_ranges
+def test_while_commits_wait_a_few_keys_are_folded_again_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit(TWICE)
+        monkeypatch.setattr(compactor, "CATCH_UPS", 0)
+        going = folding(engine)
+        sizes: list[int] = []
+        add = RunWriter.add
+
+        def counted(self: RunWriter, updates: Updates) -> None:
+            sizes.append(len(updates))
+            add(self, updates)
+
+        monkeypatch.setattr(RunWriter, "add", counted)
+        engine.commit([(row(key, 2), -1) for key in ("7", "8", "30")])
+        expected = engine.snapshot(2)
+        engine.publish(going)
+        assert sum(sizes) == 6, "the rows that the rule had left out are there again"
+        assert set(engine.changelog.contents.bases.sinces.tolist()) == {1}
+        assert engine.snapshot(2) == expected
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert engine.snapshot(2) == expected
+        engine.fold()
+        assert engine.changelog.rows == len(expected) == 60
+
+
+@small_ranges
+def test_a_range_of_which_much_is_needed_again_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
+        engine.commit([(row("a", time, kind), 1) for time in range(50) for kind in ("send", "recv")])
+        monkeypatch.setattr(compaction, "RANGE_BYTES", 500)
+        going = folding(engine)
+        engine.commit([(row("a", -1, "send"), 1)])
+        expected = [engine.snapshot(version) for version in (1, 2)]
+        engine.publish(going)
+        assert engine.changelog.contents.bases.sinces.tolist() == [0]
+        assert [engine.snapshot(version) for version in (1, 2)] == expected
+        engine.fold()
+        assert (engine.changelog.rows, engine.snapshot(2)) == (1, expected[1])
+
+
+LARGE: dict[str, tuple[dict[str, Any], int]] = {
+    "latest": ({"rule": "latest", "key": ["key"], "order_by": ["time"]}, 1),
+    "top_k": ({"rule": "top_k", "key": ["key"], "order_by": ["time"], "k": 40}, 40),
+    "pair": (PAIR, 0),
+    "until_closed": (
+        {
+            "rule": "until_closed",
+            "key": ["key"],
+            "closed_by": {"kind": "closed"},
+            "keep": {"rule": "latest", "order_by": ["time"]},
+        },
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_key_of_any_size_is_folded_by_the_rule_and_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(views, "SLICE_BYTES", 1000)
+    keep, left = LARGE[name]
+    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
+        for start in range(0, 100, 50):
+            kinds = ("send", "recv") if name == "pair" else ("bid",)
+            engine.commit([(row("a", at, kinds[at % len(kinds)]), 1) for at in range(start, start + 50)])
+        engine.commit([(row("a", 100, "closed"), 1)] if name == "until_closed" else [])
+        expected = engine.snapshot(3)
+        assert engine.deltas(0, 3) == dict(expected)
+        folded(engine)
+        assert engine.changelog.rows == left
+        assert engine.snapshot(3) == expected
+
+
+def test_a_large_key_is_folded_while_greater_rows_of_it_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "SLICE_BYTES", 1000)
+    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
+        engine.commit([(row("a", time, kind), 1) for time in range(100) for kind in ("send", "recv")])
+        made = counted_files(monkeypatch)
+        going = folding(engine)
+        engine.commit([(row("a", 200, "send"), 1)])
+        engine.publish(going)
+        assert engine.changelog.rows == 1
+        assert not made, "nothing is left of it, and nothing is folded again"
 
 
 def test_a_rewrite_leaves_dead_rows_out(tmp_path: Path) -> None:

@@ -109,6 +109,23 @@ def test_a_burst_in_files_is_compacted_while_rows_trickle_in_and_after_a_restart
         assert engine.changelog.rows == 120
 
 
+def test_a_quiet_changelog_is_small_on_disk_and_after_a_restart(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "QUIET_RECORDS_BYTES", 4 << 10)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for number in range(50):
+            put(engine, range(1), number)
+            pass_time(engine, clock, 0.1)
+        assert engine.changelog.records.size_bytes > 10 << 10
+        pass_time(engine, clock, 30.0)
+        assert (engine.changelog.rows, engine.changelog.records.size_bytes) == (1, 0)
+        assert engine.changelog.disk_bytes < 2 << 10
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        assert engine.changelog.rows == 1
+        assert sum(engine.snapshot(50).values()) == 1
+
+
 def test_commits_that_follow_each_other_are_looked_at_once(tmp_path: Path, clock: Clock) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         looks = engine.store.compactor

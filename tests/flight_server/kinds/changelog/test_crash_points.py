@@ -206,7 +206,7 @@ def test_deleted_rows_do_not_come_back_after_a_crash_between_two_steps_of_a_fold
     engine.publish(engine.begin_fold(3, to_file=False))
     engine.commit(rows(16, 60, 1))  # in run files
     engine.publish(engine.begin_fold(4, to_file=True))
-    assert any(isinstance(run, MemoryRun) for run in engine.changelog.contents.bases.runs), "the rest's"
+    assert any(isinstance(run, MemoryRun) for run in engine.changelog.contents.recent), "the rest's"
     shown = engine.snapshot(4)
     assert len(shown) == 61
     shutil.copytree(first, second)

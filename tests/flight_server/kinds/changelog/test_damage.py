@@ -16,6 +16,7 @@ import pytest
 
 from flight_server.kinds.changelog import views, writes
 from flight_server.kinds.changelog.changelog import ChangelogState
+from flight_server.kinds.changelog.reads import ChangelogRead
 from flight_server.kinds.changelog.runs import run_files
 from flight_server.memory import Pace
 from flight_server.protocol import (
@@ -118,7 +119,8 @@ def read(engine: Engine) -> list[Any]:
 
     async def all_parts() -> list[Any]:
         reader = Reader(NAME, 0, "test", Pace())
-        return [len(part) async for part in engine.store.reads.read(engine.changelog, reader, Versions())]
+        read = ChangelogRead(engine.store.reads, engine.changelog, Versions())
+        return [len(part) async for part in read.bursts(reader)]
 
     return list(engine.run(all_parts()))
 

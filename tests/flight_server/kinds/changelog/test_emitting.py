@@ -50,7 +50,7 @@ class Emitted(Engine):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, SCHEMA, PAIR)
-        self.run(self.store.start())
+        self.run(self.store.emit_again())
 
     @property
     def target(self) -> Changelog:
@@ -82,8 +82,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "MIN_SLICE_ROWS", 4)
     monkeypatch.setattr(views, "SLICE_ROWS", 4)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 16)
-    monkeypatch.setattr(writes, "CHUNK_ROWS", 40)
-    monkeypatch.setattr(emitting, "CHUNK_ROWS", 20)
+    monkeypatch.setattr(writes, "CHUNK_ROWS", 20)
     monkeypatch.setattr(emitting, "MARK_SECONDS", 0.01)
     monkeypatch.setattr(emitting, "TROUBLE_SECONDS", 0.01)
 

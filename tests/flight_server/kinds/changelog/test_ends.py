@@ -20,6 +20,7 @@ import pytest
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import commits, views, writes
 from flight_server.kinds.changelog.changelog import ChangelogState
+from flight_server.kinds.changelog.reads import ChangelogRead
 from flight_server.kinds.changelog.runs import run_files
 from flight_server.memory import Pace
 from flight_server.protocol import (
@@ -97,7 +98,7 @@ async def commit(engine: Engine, count: int, time_: int, transaction: Transactio
     try:
         rows = batch(count, time_)
         await write.add(rows, engine.catalogue.budget.frames.reserve(rows.nbytes))
-        return (await write.commit(transaction)).version
+        return await write.commit(transaction)
     except BaseException:
         write.abort()
         raise
@@ -105,7 +106,7 @@ async def commit(engine: Engine, count: int, time_: int, transaction: Transactio
 
 async def read(engine: Engine, versions: Versions) -> AsyncIterator[int]:
     reader = Reader(NAME, 0, "test", Pace())
-    async for part in engine.store.reads.read(engine.changelog, reader, versions):
+    async for part in ChangelogRead(engine.store.reads, engine.changelog, versions).bursts(reader):
         yield len(part)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.folding import compacted, deltas, snapshot
+from flight_server.kinds.changelog.folding import compacted, copies, deltas, kept_at
 from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
@@ -60,7 +60,7 @@ def deleted_up_to(updates: list[Update], row: Row, version: int) -> int:
 def batches(updates: Updates, version: int, rule: Rule, max_rows: int) -> Iterator[pa.RecordBatch]:
     start, left = 0, True
     while left:
-        batch, left = snapshot(updates, version, rule, start, max_rows)
+        batch, left = copies(kept_at(updates, version, rule), start, max_rows)
         start += batch.num_rows
         yield batch
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.folding import compacted
-from flight_server.kinds.changelog.large_keys import TooLarge, folded, pieces
+from flight_server.kinds.changelog.contents import Contents
+from flight_server.kinds.changelog.folding import compacted, kept_at
+from flight_server.kinds.changelog.large_keys import in_pieces, pieces
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
+from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.protocol import KeepRule
+from tests.flight_server.kinds.changelog.test_against_history import RULES
+from tests.support import keep_model
 from tests.support.examples import examples
-from tests.support.run_rows import LATEST, SCHEMA, fewer_bits, latest, listed, updates_of
+from tests.support.run_rows import SCHEMA, fewer_bits, latest, listed, memory_run, updates_of
 
-RULE = make_rule(KeepRule.parse(LATEST), SCHEMA)
 EVERY_ROW = make_rule(None, SCHEMA)
 
 each_row = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 6), st.sampled_from([None, (), (1,)]))
@@ -64,19 +70,71 @@ def test_pieces_have_whole_rows_in_order_and_together_all_updates(
         assert since_then(Updates.in_order(layout, found), since) == since_then(added_up, since)
         rows = [{row for row, _, _ in listed(piece)} for piece in found]
         assert sum(map(len, rows)) == len(set().union(*rows))
-        kept = compacted(whole, since, RULE)[0]
-        at_once = folded(layout, parts, since, 4, RULE, piece_bytes=piece_bytes, limit_bytes=1 << 30)
-        assert Counter(since_then(at_once, since)) == Counter(since_then(kept, since))
 
 
-def test_what_is_held_of_a_key_is_limited_and_what_is_not_needed_does_not_count() -> None:
-    layout = latest()
-    runs = [
-        [updates_of(layout, [(("k", time, None), version, 1) for time in range(300)])] for version in (1, 2)
-    ]
-    size_bytes = runs[0][0].size_bytes
-    limits = {"piece_bytes": size_bytes // 20, "limit_bytes": size_bytes // 4}
-    assert listed(folded(layout, runs, 2, 2, RULE, **limits)) == [(("k", 299, None), 2, 2)]
-    with pytest.raises(TooLarge) as more:
-        folded(layout, runs, 0, 2, RULE, **limits)  # each version can still be asked for
-    assert more.value.size_bytes > size_bytes // 4
+each_kind = st.sampled_from(["send", "recv", "bid", "closed"])
+each_model_row = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 4), each_kind, st.integers(0, 1))
+each_model_update = st.tuples(each_model_row, st.integers(1, 4), st.sampled_from([-1, 1, 1, 2])) | st.tuples(
+    st.sampled_from(["a", "b"]).map(lambda key: (key, None, None, None)), st.integers(1, 4), st.just(DELETE)
+)
+
+
+@pytest.mark.parametrize("name", RULES)
+@settings(max_examples=examples(0.4))
+@given(
+    runs=st.lists(
+        st.tuples(st.lists(each_model_update, max_size=15), st.integers(1, 7)), min_size=1, max_size=4
+    ),
+    versions=st.tuples(st.integers(0, 4), st.integers(0, 4)).map(sorted),
+    piece_bytes=st.integers(1, 800),
+)
+def test_a_rule_makes_of_pieces_what_it_makes_of_whole_keys(
+    name: str, runs: list[tuple[list[Update], int]], versions: list[int], piece_bytes: int
+) -> None:
+    spec = None if RULES[name] is None else KeepRule.parse(RULES[name])
+    after, upto = versions
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_bits(patch, 0)
+        layout, rule = Layout(keep_model.SCHEMA, spec), make_rule(spec, keep_model.SCHEMA)
+        parts = cut(layout, runs)
+        whole = joined(layout, parts)
+
+        def of_pieces(since: int, until: int, of_piece: Callable[[Updates, Any], Any]) -> list[Any]:
+            made = partial(pieces, layout, parts, since, until, piece_bytes)
+            return [found for found in in_pieces(made, rule.rounds, of_piece) if found is not None]
+
+        left = of_pieces(after, 4, lambda piece, totals: compacted(piece, after, rule, totals)[0])
+        kept = compacted(whole, after, rule)[0]
+        assert Counter(since_then(Updates.in_order(layout, left), after)) == Counter(since_then(kept, after))
+        shown = of_pieces(upto, upto, lambda piece, totals: kept_at(piece, upto, rule, totals))
+        there = kept_at(whole, upto, rule)
+        assert sum((keep_model.collection(each) for each in shown), Counter()) == keep_model.collection(there)
+
+
+def read(view: View, after: int | None) -> list[str]:
+    """The rows of the snapshot, or of the deltas."""
+    at, found = ViewPart(), []
+    while at.left:
+        at = view.part(after, view.upper, at)
+        assert at.rows is not None
+        found += [repr(row) for row in at.rows.to_pylist()]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("name", RULES)
+@settings(max_examples=examples(0.2))
+@given(
+    runs=st.lists(st.lists(each_model_update, max_size=15), min_size=1, max_size=4),
+    after=st.integers(0, 3) | st.none(),
+    slice_bytes=st.integers(1, 400),
+)
+def test_a_large_key_is_read_in_pieces(
+    name: str, runs: list[list[Update]], after: int | None, slice_bytes: int
+) -> None:
+    spec = None if RULES[name] is None else KeepRule.parse(RULES[name])
+    with pytest.MonkeyPatch.context() as patch:
+        fewer_bits(patch, 0)
+        layout, rule = Layout(keep_model.SCHEMA, spec), make_rule(spec, keep_model.SCHEMA)
+        contents = Contents.empty(layout).committed([memory_run(updates_of(layout, run)) for run in runs])
+        view = View(layout, rule, contents, 0, 4, slice_bytes)
+        assert read(view, after) == read(replace(view, slice_bytes=1 << 30), after)

@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.kinds import VersionBurst
 from flight_server.kinds.changelog import views
-from flight_server.kinds.changelog.reads import IN_LOOP_ROWS, STALLED_SECONDS
+from flight_server.kinds.changelog.reads import IN_LOOP_ROWS, STALLED_SECONDS, ChangelogRead
 from flight_server.memory import Pace
 from flight_server.protocol import Compacted, DatasetDropped, Versions
 from flight_server.protocol.ipc_framing import encapsulate
@@ -74,8 +74,9 @@ class Stalled:
     def __init__(self, engine: Engine, versions: Versions) -> None:
         self._engine = engine
         reader = Reader(NAME, 0, "test", Pace())
-        self._schema = engine.store.reads.schema(engine.changelog, versions)
-        self._parts: AsyncGenerator[Any, None] = engine.store.reads.read(engine.changelog, reader, versions)
+        read = ChangelogRead(engine.store.reads, engine.changelog, versions)
+        self._schema = read.schema
+        self._parts: AsyncGenerator[Any, None] = read.bursts(reader)
 
     def __enter__(self) -> Self:
         return self

@@ -48,7 +48,7 @@ def held(engine: Engine) -> tuple[dict[str, tuple[object, ...]], dict[str, int]]
     named: dict[str, tuple[object, ...]] = {
         name: (each.version, each.until, each.taken, each.owner) for name, each in holds.named.items()
     }
-    return named, dict(holds.lapsed)
+    return named, {name: each.version for name, each in holds.lapsed.items()}
 
 
 def versions(engine: Engine) -> dict[str, object]:

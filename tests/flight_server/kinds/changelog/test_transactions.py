@@ -29,7 +29,7 @@ async def put(engine: Engine, transaction: Transaction) -> int | str:
     write = engine.store.write(engine.catalogue.find(NAME))
     try:
         await write.add(rows, engine.catalogue.budget.frames.reserve(rows.nbytes))
-        return (await write.commit(transaction)).version
+        return await write.commit(transaction)
     except Conflict as refused:
         return refused.message
     finally:

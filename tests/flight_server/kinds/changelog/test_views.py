@@ -140,7 +140,7 @@ def test_a_small_step_has_the_changes_of_the_snapshots(
                 changes[tuple(shown.values())] += sign
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(updates_module, "FEW_ROWS", 0)
-        parts = view.few_deltas(after, upper, 100, 1 << 20), view.deltas_part(after, upper, ViewPart())
+        parts = view.few_deltas(after, upper, 100, 1 << 20), view.part(after, upper, ViewPart())
     for part in parts:
         assert part is not None
         assert not part.left
@@ -170,6 +170,6 @@ def test_slices_of_large_rows_have_fewer_of_them() -> None:
     small, large = (
         memory_run(updates_of(layout, [((bytes(size),), 1, 1) for _ in range(10)])) for size in (1, 2000)
     )
-    assert view_of([small], layout, 1).slice_rows() == views.SLICE_ROWS
-    assert views.MIN_SLICE_ROWS < view_of([large], layout, 1).slice_rows() <= views.SLICE_BYTES // 2000
-    assert view_of([], layout, 1).slice_rows() == views.SLICE_ROWS
+    assert view_of([small], layout, 1).slice_rows == views.SLICE_ROWS
+    assert views.MIN_SLICE_ROWS < view_of([large], layout, 1).slice_rows <= views.SLICE_BYTES // 2000
+    assert view_of([], layout, 1).slice_rows == views.SLICE_ROWS

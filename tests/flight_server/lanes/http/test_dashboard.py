@@ -20,7 +20,7 @@ from pyarrow import flight
 from tests.support import changelogs
 from tests.support.browser import Browser
 from tests.support.bulk import RawGet, get
-from tests.support.dashboard_page import STATE, dataset, rows, show, text
+from tests.support.dashboard_page import STATE, dataset, open_dataset, rows, show, text
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -115,7 +115,7 @@ def test_the_page_shows_what_a_changelog_keeps_and_how_far_it_is(
                 "3600 s",
                 "0",
                 str(version),
-                str(3 * version),
+                "3",
                 str(30 * version),
                 str(version),
             ],
@@ -222,7 +222,12 @@ def test_the_page_says_that_a_put_has_failed_that_the_server_is_gone_and_that_it
     show(page, server)
     eventually(lambda: dataset(page, "broken")[:2], ["stream", "failed"])
     assert page.evaluate(STATE) == "needs attention"
-    assert "dataset broken has failed" in text(page, "problems")
+    assert "dataset broken has failed: dataset 'broken' producer 0 attempt 1" in text(page, "problems")
+    assert "the commit says 11 rows in 1 frames, but 10 rows" in text(page, "problems")
+    open_dataset(page, "broken")
+    eventually(lambda: text(page, "rows-note") != "asking …", True)
+    assert text(page, "failure").endswith("write it again")
+    assert [row[0] for row in rows(page, "columns")] == ["number", "text", "kind"]
     assert text(page, "moment").startswith("1 dataset · ")
     assert page.complaints == []
     port = urlsplit(server.http).port

@@ -6,12 +6,13 @@ import json
 import re
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
 from tests.support.browser import Browser
-from tests.support.dashboard_page import dataset, rows, show, text
+from tests.support.dashboard_page import dataset, open_dataset, rows, show, text
 from tests.support.durable import action, put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -167,11 +168,77 @@ def test_a_principal_of_some_names_sees_the_parts_that_it_is_given(
     assert page.complaints == []
 
 
-def test_a_narrow_window_shows_the_page_without_scrolling_it_sideways(
+def test_a_click_on_a_dataset_shows_its_columns_and_first_rows(
+    page: Browser, server: ServerProcess, client: flight.FlightClient
+) -> None:
+    nested = pa.array([{"a": [1, None]}] * 50)
+    data = pa.table({HTML: [HTML] * 50, "long": ["x" * 1000] * 50, "nested": nested, "b": [b"\0"] * 50})
+    put(client, data, dataset="clicked", chunk_rows=5)
+    changelogs.create(client, "clicked/log", table(1).schema, delay_seconds=0)
+    show(page, server)
+    open_dataset(page, "clicked")
+    eventually(lambda: len(rows(page, "rows")), 20)
+    assert rows(page, "rows")[0] == [HTML, "x" * 99 + "…", "{a: [1, null]}", "1 bytes: 00"]
+    assert rows(page, "columns")[:2] == [[HTML, "string", "allowed"], ["long", "string", "allowed"]]
+    assert (text(page, "dataset-name"), text(page, "failure")) == ("clicked", "")
+    assert text(page, "rows-note") == "The first 20 rows of partition 0."
+    assert page.evaluate("document.querySelectorAll('img, i').length") == 0
+    open_dataset(page, "clicked/log")
+    eventually(lambda: text(page, "rows-note"), "no reader would get a row yet")
+    assert rows(page, "columns")[0] == ["number", "int64", "allowed"]
+    assert page.evaluate("document.getElementById('rows-part').hidden") is True
+    page.evaluate("document.getElementById('close').click()")
+    assert page.evaluate("document.getElementById('dataset-part').hidden") is True
+    assert page.evaluate("document.activeElement.textContent") == "clicked/log"
+    assert page.complaints == []
+
+
+def test_a_dataset_that_may_not_be_read_says_so(
+    page: Browser, server: ServerProcess, client: flight.FlightClient
+) -> None:
+    put(client, table(10), dataset="unread")
+    refusal = json.dumps({"message": "principal 'etl' may not do this"})
+    show(
+        page,
+        server,
+        before=f"""const real = window.fetch;
+        window.fetch = async (path, ...rest) => path.includes("v1/rows")
+          ? new Response({json.dumps(refusal)}, {{status: 403}}) : real(path, ...rest);""",
+    )
+    open_dataset(page, "unread")
+    eventually(lambda: text(page, "rows-note"), "principal 'etl' may not do this")
+    assert rows(page, "rows") == []
+
+
+def test_a_phone_shows_folded_cards_and_no_page_that_scrolls_sideways(
     page: Browser, server: ServerProcess, client: flight.FlightClient
 ) -> None:
     name = "narrow/" + "n" * 193
-    put(client, table(10), dataset=name)
-    show(page, server, width=375)
+    wide = pa.table({f"{n} " + "c" * 300: ["v" * 300] for n in range(60)})
+    put(client, wide, dataset=name)
+    changelogs.create(client, "narrow/log", table(1).schema, delay_seconds=0)
+    show(page, server, width=390)
     eventually(lambda: dataset(page, name)[:2], ["stream", "sealed"])
-    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    width = "document.documentElement.scrollWidth"
+    assert page.evaluate(width) <= 390
+    row = f"[...document.querySelectorAll('#datasets tr')].find(row => row.textContent.startsWith({name!r}))"
+    shown = f"[...{row}.cells].filter(cell => cell.offsetParent).map(cell => cell.dataset.title ?? 'fold')"
+    assert page.evaluate(shown) == ["name", "state", "rows", "fold"]
+    page.evaluate(f"{row}.querySelector('.fold button').click()")
+    assert page.evaluate(shown) == [
+        *("name", "kind", "state", "rows", "in RAM", "on disk", "readers", "lease", "fold")
+    ]
+    assert page.evaluate(f"{row}.querySelector('.fold button').getAttribute('aria-expanded')") == "true"
+    assert page.evaluate(width) <= 390
+    folded = "[...document.querySelectorAll('main > details:not([hidden], [open])')].map(each => each.id)"
+    assert {"changelogs-part", "totals-part"} <= {*page.evaluate(folded)}
+    page.evaluate("document.querySelector('#changelogs-part summary').click()")
+    eventually(lambda: page.evaluate("!!document.querySelector('#changelogs td').offsetParent"), True)
+    open_dataset(page, name)
+    eventually(lambda: len(rows(page, "rows")), 1)
+    page.evaluate("for (const each of document.querySelectorAll('.fold button, summary')) each.click()")
+    assert page.evaluate(width) <= 390
+    cut = """[...document.querySelectorAll('main td, main h2')]
+      .filter(each => each.offsetParent && each.getBoundingClientRect().right > 390).length"""
+    assert page.evaluate(cut) == 0
+    assert page.complaints == []

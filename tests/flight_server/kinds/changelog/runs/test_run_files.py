@@ -17,6 +17,7 @@ from flight_server.kinds.changelog.runs import (
     Damaged,
     Layout,
     MemoryRun,
+    Question,
     RunFile,
     RunWriter,
     Updates,
@@ -63,6 +64,7 @@ def test_a_file_says_what_memory_says(
     memory = memory_run(updates)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(run_files, "BLOCK_ROWS", rows)
+        patch.setattr(run_files, "RECOUNT_SECONDS", 0.0)
         check(written(Path(directory), updates), memory, data)
         assert not list(Path(directory).iterdir()), "a file without references is deleted"
 
@@ -86,17 +88,35 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     lows = np.unique(np.append(some, np.uint64(0)))
     for since, version in ((0, 9), (after, upto), (9, 9)):
         sinces = np.full(len(lows), since)
-        alive, old = memory.counts(lows, sinces, version)
-        in_file = file.counts(lows, sinces, version)
+        question = Question(lows, sinces, sinces, version)
+        in_memory, in_file = memory.counts(question), file.counts(question)
         for part, (low_, high_) in enumerate(
             zip(lows.tolist(), [*lows[1:].tolist(), MAX_HASH + 1], strict=True)
         ):
-            inside = memory.between(low_, high_ - 1).versions
-            assert alive[part] == np.count_nonzero(inside > since)
-            assert old[part] == np.count_nonzero((inside > since) & (inside <= version))
-            if version == 9:
-                assert (in_file[0][part], in_file[1][part]) == (alive[part], old[part])
+            inside = memory.between(low_, high_ - 1)
+            old = (inside.versions > since) & (inside.versions <= version)
+            for counts in (in_memory, in_file):
+                assert counts.alive[part] == np.count_nonzero(inside.versions > since)
+                assert counts.old[part] == np.count_nonzero(old)
+                assert counts.retracting[part] == np.count_nonzero(old & (inside.diffs < 0))
     assert listed(file.between(0, MAX_HASH)) == listed(memory.updates)
+
+
+def test_a_file_that_was_just_counted_gives_that_answer_and_says_when_it_counts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path, with_hashes([(1, 1, 1), (5, 2, 1), (7, 3, 1)]))
+    lows, since = np.zeros(1, np.uint64), np.zeros(1, np.int64)
+    first, again, later = (Question(lows, since, since, upto) for upto in (1, 2, 9))
+    monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 1000.0)
+    assert (file.counts(first).old.tolist(), file.counts(first).recount_at) == ([1], None)
+    stale = file.counts(again)
+    assert stale.old.tolist() == [1]
+    assert stale.recount_at is not None
+    dead = Question(lows, since + 2, since + 2, 9)
+    assert (file.counts(dead).alive.tolist(), file.counts(dead).recount_at) == ([1], None)
+    monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 0.0)
+    assert file.counts(later).old.tolist() == [3]
 
 
 def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
