@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from flight_server.host import machine, shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's libraries
+try:
+    from flight_server.host import machine, shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's
+except ModuleNotFoundError as error:
+    sys.exit(f"flight-server: there is no package {error.name}: install the wheel with its extra server")
 
 # isort: split
 import structlog

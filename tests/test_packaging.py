@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tarfile
 import tomllib
@@ -120,6 +121,9 @@ def test_the_client_imports_where_only_its_core_is_installed(core: Path, tmp_pat
     # -I: neither the working directory nor the environment's PYTHONPATH may stand in for the installation.
     found = run(core, "-I", "-c", "import spark_client; print(spark_client.__file__)", directory=tmp_path)
     assert Path(found).is_relative_to(core.parents[1])
+    server = subprocess.run([core.with_name("flight-server")], capture_output=True, text=True, check=False)
+    assert server.stderr.startswith("flight-server: there is no package ")
+    assert "install the wheel with its extra server" in server.stderr
 
 
 @pytest.mark.long

@@ -207,8 +207,11 @@ class ServerChecks:
             return None, answer
         if answer and not answer.startswith(_TLS_ALERT):
             trouble, detail = "speaks another protocol", f": it answers {answer[:20]!r}"
-        where = f"{port}" if host == self._host else f"{port} of {host}, which the server names,"
-        return (f"{where} {trouble}{detail}", _REMEDIES[trouble]), answer
+        where, remedy = f"{port}", _REMEDIES[trouble]
+        if host != self._host:
+            where += f" of {host}, which the server names,"
+            remedy = f"start the server with the right --advertise-host, or {remedy}"
+        return (f"{where} {trouble}{detail}", remedy), answer
 
 
 def _shared_memory() -> Finding:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import ClassVar, Literal, TypedDict
 
@@ -113,6 +114,11 @@ class Timeouts:
     """How often a stream that fails is tried again without a new frame."""
     backoff_seconds: ClassVar[float] = 0.1
     backoff_limit_seconds: ClassVar[float] = 5.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise InvalidRequest(f"Timeouts: {name} is a number, not {value!r}")
 
     def pause_seconds(self, failures: int) -> float:
         """The pause after so many failures in a row, at least 1: ``backoff_seconds * 2^(failures - 1)``, at most

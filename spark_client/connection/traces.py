@@ -15,6 +15,7 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
+from pickle import PicklingError
 from types import FunctionType, TracebackType
 from typing import Any, TypeVar, cast
 
@@ -45,12 +46,15 @@ def _is_library(trace: TracebackType) -> bool:
     return package in _LIBRARIES or package in sys.stdlib_module_names
 
 
-def _is_explained(error: Exception) -> bool:
+def _explained(error: Exception) -> Exception | None:
+    """The error, or ours for which Spark could not send a function; None if it is a bug."""
     if isinstance(error, FlightShuffleError):
-        return True
+        return error
+    if isinstance(error, PicklingError) and isinstance(error.__context__, FlightShuffleError):
+        return error.__context__
     # Without PySpark none of its errors is raised.
     pyspark = sys.modules.get("pyspark.errors")
-    return pyspark is not None and isinstance(error, pyspark.PySparkException)
+    return error if pyspark is not None and isinstance(error, pyspark.PySparkException) else None
 
 
 def _shortened(error: Exception) -> Exception:
@@ -69,9 +73,9 @@ def short_trace(function: F) -> F:
             try:
                 return await function(*args, **kwargs)
             except Exception as error:
-                if not _is_explained(error):
+                if (explained := _explained(error)) is None:
                     raise
-                raise _shortened(error) from None
+                raise _shortened(explained) from None
 
         return cast("F", awaited)
 
@@ -80,9 +84,9 @@ def short_trace(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if not _is_explained(error):
+            if (explained := _explained(error)) is None:
                 raise
-            raise _shortened(error) from None
+            raise _shortened(explained) from None
 
     return cast("F", call)
 

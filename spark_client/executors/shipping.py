@@ -28,8 +28,9 @@ A worker's connection
 Errors of users' functions
     Spark shows them without the frames of PySpark that called the function
     (``spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled``). :func:`shown_from_users` leaves out ours, too,
-    where Spark's setting, which it hands to its workers in their environment, is on. Errors that no function raised, of
-    the stages or their input, are shown whole.
+    where Spark's setting, which it hands to its workers in their environment, is on. Of a mistake that no function
+    raised, as of an expression that a value does not allow, the last line is shown; other errors of the stages or their
+    input are shown whole.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
@@ -73,7 +74,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def shown_from_users(function: Task) -> Task:
     """The function, whose errors begin with the first line that is not of the libraries between Spark and the user's
-    function; an error without such a line is unchanged.
+    function. Without such a line an :class:`InvalidRequest` has its last line alone, and another error is unchanged.
     """
     if not os.environ.get("SPARK_SIMPLIFIED_TRACEBACK"):
         return function
@@ -83,13 +84,20 @@ def shown_from_users(function: Task) -> Task:
         try:
             yield from function(*arguments)
         except Exception as error:  # noqa: BLE001 - raised again
-            raise error.with_traceback(of_users(error.__traceback__) or error.__traceback__)  # noqa: B904 - it is the same error
+            raise error.with_traceback(of_users(error.__traceback__) or _of_ours(error))  # noqa: B904 - it is the same error
 
     # Raising adds the frame of this function. Spark leaves out the first frames that are of files beside PySpark's.
     beside = str(Path(pyspark.__file__).parent / "flight_shuffle.py")
     return FunctionType(
         run.__code__.replace(co_filename=beside), run.__globals__, "run", None, run.__closure__
     )
+
+
+def _of_ours(error: Exception) -> TracebackType | None:
+    trace = error.__traceback__
+    while isinstance(error, InvalidRequest) and trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace
 
 
 def zipped(*, compiled: bool = False) -> bytes:

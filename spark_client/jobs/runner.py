@@ -106,7 +106,7 @@ def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
         return reports
     spark = job.spark
     check_interpreter(spark)
-    naming, cancelling = _naming_jobs(spark, job.name), _cancelled_by_ctrl_c(spark)
+    naming, cancelling = _naming_jobs(spark, job.name), cancelled_by_ctrl_c(spark)
     if (collect := numbered(job, destinations)) is not None:
         with naming, cancelling:
             return collect()
@@ -159,7 +159,7 @@ def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
+def cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
     """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
     for some seconds more.
     """

@@ -77,7 +77,7 @@ def _making_one(data: Any) -> str:
         return f"ShuffleClient.scan({str(data)!r}) reads files in tasks, spark.read or spark.table gives a DataFrame"
     if hasattr(data, "toDF"):
         return "its toDF() gives one"
-    return "spark.createDataFrame makes one, by way of the driver"
+    return "spark.createDataFrame makes one of what the driver has"
 
 
 def declared_struct(spark: SparkSession, schema: StructType | str, stage: str) -> StructType:

@@ -288,14 +288,16 @@ def as_reader(data: Any) -> pa.RecordBatchReader:
         return pa.RecordBatchReader.from_batches(data.schema, [data])
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
+    is_empty = False
     try:
         batches = iter(data)
     except TypeError:
         first, batches = data, iter(())
     else:
         first = next(batches, None)
+        is_empty = first is None
     if not isinstance(first, pa.RecordBatch):
-        what = "an empty iterable, which has no schema" if first is None else type(first).__name__
+        what = "an empty iterable, which has no schema" if is_empty else type(first).__name__
         raise InvalidRequest(
             f"cannot put {what}: give a pyarrow Table, RecordBatchReader or RecordBatch, an iterable of "
             "RecordBatches, or an object with __arrow_c_stream__"

@@ -23,12 +23,13 @@ from spark_client.jobs import (
     Again,
     SealedDataset,
     TaskNumbers,
+    cancelled_by_ctrl_c,
     check_names_apart,
     collected,
     reader,
 )
 from spark_client.servers import Holder, HolderKind
-from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage
+from spark_client.steps import AlignStage, CountStage, SelectStage, SortStage, Stage
 
 from .base import AnySteps, Steps
 from .execution import Execution, TaskInput, planned
@@ -91,11 +92,31 @@ def count_rows(steps: Steps) -> int:
     def rows(execution: Execution) -> int:
         if known is not None:
             return execution.sealed(known).rows
-        if (batches := _gathered(counts, execution)) is not None:
-            return sum(count for batch in batches for count in batch.column(0).to_pylist())
-        return sum(row[0] for row in frame_of(counts, execution).collect())
+        return sum(row[0] for row in _few_rows(counts, execution))
 
     return running(steps, rows)
+
+
+def last_rows(steps: Steps, stage: Stage, struct: StructType) -> list[Any]:
+    """Run all steps, and one more, which makes few rows of them; these, of attempts that Spark has accepted. It is a
+    run of the steps for :meth:`statistics`. Raises as :meth:`toDF`.
+    """
+    last = replace(steps, leg=steps.leg.with_stage(stage, struct))
+
+    def rows(execution: Execution) -> list[Any]:
+        few = _few_rows(last, execution)
+        _runs[steps.leg] = _runs[last.leg]
+        return few
+
+    return running(steps, rows)
+
+
+def _few_rows(steps: Steps, execution: Execution) -> list[Any]:
+    """The rows of a small result, each a tuple or one of Spark's."""
+    if (batches := _gathered(steps, execution)) is not None:
+        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    with cancelled_by_ctrl_c(steps.spark):
+        return frame_of(steps, execution).collect()
 
 
 def to_local_iterator(steps: Steps, prefetchPartitions: bool = False) -> pa.RecordBatchReader:  # noqa: FBT001, FBT002 - Spark's arguments

@@ -88,7 +88,7 @@ def filter_rows(steps: AnySteps, condition: Any) -> AnySteps:
     if isinstance(condition, str) or is_column(condition):
         what = "a text in SQL" if isinstance(condition, str) else "a Column of Spark"
         raise InvalidRequest(
-            f"filter: {_short(condition)} is {what}; tasks evaluate Arrow's expressions: "
+            f"filter: {_short(condition)} is {what}; tasks evaluate Arrow's expressions"
             f"{as_expression(condition)}, with pc for pyarrow.compute"
         )
     name = stage_name(steps, f"filter {_short(condition)}")

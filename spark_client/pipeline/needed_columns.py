@@ -169,7 +169,7 @@ def _before_stage(stage: Stage, names: Names, schema: pa.Schema) -> Names:
         case MergeStage():
             return {*stage.reduction.keys, *names}
         case FinalStage():
-            reduction, shown = stage.reduction, _some(names, stage.declared.schema)
+            reduction, shown = stage.reduction, set(_some(names, stage.declared.schema))
             states = reduction.schema.names[len(reduction.keys) + len(reduction.carried) :]
             read = {
                 states[place] for result in stage.results if result.name in shown for place in result.states
@@ -177,14 +177,14 @@ def _before_stage(stage: Stage, names: Names, schema: pa.Schema) -> Names:
             return {*reduction.keys, *(name for name in reduction.carried if name in shown), *read}
         case TableJoinStage():
             return _of_sides(stage.plan, names, stage.declared.schema)[0]
-    return schema.names
+    return set(schema.names)
 
 
 def _before_pair(stage: Stage, names: Names, pair: Pair) -> tuple[Names, Names]:
     """As :func:`_before_stage`, of the columns of both sides."""
     left, right = rows_of(pair.left), rows_of(pair.right)
     if not isinstance(stage, JoinStage | AsofStage):
-        return left.names, right.names
+        return set(left.names), set(right.names)
     lefts, rights = _of_sides(stage.plan, names, stage.declared.schema)
     if isinstance(stage, AsofStage):
         lefts.add(stage.as_of.left)

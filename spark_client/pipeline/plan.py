@@ -22,6 +22,7 @@ from . import (
     mapping,
 )
 from .base import Steps, leg_of_frame, leg_of_scan
+from .writer import PipelineWriter
 
 
 @short_traces
@@ -38,6 +39,11 @@ class Pipeline(Steps):
     def of_scan(cls, shuffles: Shuffles, spark: SparkSession, scan: Scan) -> Pipeline:
         """A pipeline without steps over the parts of a scan."""
         return cls(shuffles, spark, leg_of_scan(spark, scan))
+
+    @property
+    def write(self) -> PipelineWriter:
+        """Writes the rows to files, as PySpark's ``DataFrameWriter``, from tasks."""
+        return PipelineWriter(self)
 
     mapInArrow = mapping.map_in_arrow
     mapInPandas = mapping.map_in_pandas

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, GroupedData
+from pyspark.sql import Column, DataFrame, DataFrameWriter, GroupedData
 
 from flight_server.protocol import did_you_mean
 
@@ -60,6 +60,27 @@ def no_grouped_attribute(name: str) -> str:
     return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
 
 
+_WRITES = "parquet(path), delta(path) and iceberg(table) write"
+_WRITER_ADVICE = {
+    "format": _WRITES,
+    "save": _WRITES,
+    "option": "parquet(path, compression=…, filesystem=…) has its options as arguments",
+    "options": "parquet(path, compression=…, filesystem=…) has its options as arguments",
+}
+
+
+def no_writer_attribute(name: str, known: Collection[str]) -> str:
+    """The text for an attribute that the writer of a pipeline does not have; ``known`` are those that it has."""
+    text = f"the writer of a pipeline has no {name!r}"
+    if name.startswith("_"):
+        return text
+    if name in _WRITER_ADVICE:
+        return f"{text}: {_WRITER_ADVICE[name]}"
+    if hasattr(DataFrameWriter, name):
+        return f"{text}: .toDF().write.{name} is the DataFrame's"
+    return f"{text}{did_you_mean(name, known)}"
+
+
 def no_column(name: object) -> str:
     """The text for a column that is looked up as a DataFrame's is."""
     return f"a pipeline has no Columns of Spark: pc.field({name!r}) is a column in an expression"
@@ -75,7 +96,7 @@ _NAME, _OPERATOR, _VALUE = r"`?([A-Za-z_]\w*)`?", "(<=|>=|<>|!=|==|=|<|>)", r"('
 _COMPARISON = re.compile(rf"\s*\(?\s*{_NAME}\s*{_OPERATOR}\s*{_VALUE}\s*\)?\s*")
 _CALL = re.compile(rf"{_OPERATOR}\({_NAME}, {_VALUE}\)")
 """As a Column of Spark Classic shows it."""
-_EXAMPLE = 'pc.field("v") > 5'
+_EXAMPLE = ', such as (pc.field("v") > 5) & pc.field("k").is_valid()'
 
 
 def is_column(value: Any) -> bool:
@@ -84,8 +105,8 @@ def is_column(value: Any) -> bool:
 
 
 def as_expression(condition: Any) -> str:
-    """What to write instead of a Column of Spark or a text in SQL, for a simple comparison itself, and else an example
-    of one.
+    """What to write instead of a Column of Spark or a text in SQL, as the rest of a sentence: for a simple comparison
+    this one, and else an example.
     """
     text = condition if isinstance(condition, str) else str(condition)
     if is_column(condition):
@@ -99,4 +120,4 @@ def as_expression(condition: Any) -> str:
         return _EXAMPLE
     value = f'"{value[1:-1]}"' if value.startswith("'") else value
     comparison = {"=": "==", "<>": "!="}.get(comparison, comparison)
-    return f'pc.field("{name}") {comparison} {value}'
+    return f': pc.field("{name}") {comparison} {value}'

@@ -93,9 +93,9 @@ def _files(texts: Iterable[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     systems: dict[str, tuple[Any, str]] = {}
-    located = [(*_locate(str(text), systems), text) for text in texts]
+    paths = [(*located(str(text), systems, "scan"), text) for text in texts]
     # Of neighbours in one call, so that a store is asked in parallel.
-    for _, group in groupby(located, lambda each: id(each[0])):
+    for _, group in groupby(paths, lambda each: id(each[0])):
         run = list(group)
         filesystem = run[0][0]
         infos = _list(filesystem, [path for _, path, _ in run])
@@ -109,7 +109,7 @@ def _files(texts: Iterable[str | Path]) -> Iterator[tuple[Any, str, Pairs]]:
                 raise NotFound(f"scan: there is no file or directory {text}{hint}")
             if info.type == fs.FileType.Directory:
                 yield from _below(filesystem, info.path, text)
-            elif info.size != 0 and not _is_hidden(info.base_name):
+            elif info.size != 0 and not is_hidden(info.base_name):
                 yield filesystem, info.path, ()
 
 
@@ -124,7 +124,7 @@ def _below(filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, 
                 f"scan: {text} is a Delta table, and some of its files may be of older versions: give "
                 "deltalake.DeltaTable(...).to_pyarrow_dataset()"
             )
-        if info.type != fs.FileType.File or info.size == 0 or any(map(_is_hidden, parts)):
+        if info.type != fs.FileType.File or info.size == 0 or any(map(is_hidden, parts)):
             continue
         named = [part.partition("=") for part in parts[:-1] if "=" in part]
         pairs = tuple((unescaped(name), value) for name, _, value in named)
@@ -135,8 +135,15 @@ def _below(filesystem: Any, base: str, text: str | Path) -> Iterator[tuple[Any, 
         yield filesystem, info.path, pairs
 
 
-def _locate(text: str, systems: dict[str, tuple[Any, str]]) -> tuple[Any, str]:
-    """The file system of a path or address, and the path in it. One bucket has one file system."""
+def located(
+    text: str,
+    systems: dict[str, tuple[Any, str]],
+    where: str,
+    remedy: str = "give pyarrow.dataset.dataset(…, filesystem=…)",
+) -> tuple[Any, str]:
+    """The file system of a path or address, and the path in it, for a call of the name ``where``; ``remedy`` is for
+    systems that pyarrow does not know. One bucket has one file system.
+    """
     from pyarrow import fs  # noqa: PLC0415 - as above
 
     if not _ADDRESS.match(text):
@@ -155,10 +162,10 @@ def _locate(text: str, systems: dict[str, tuple[Any, str]]) -> tuple[Any, str]:
         return filesystem, f"{root}{unquote(parts.path)}".rstrip("/")
     except ValueError as error:
         raise InvalidRequest(
-            f"scan: {text}: {_first_line(error)}; for other file systems give pyarrow.dataset.dataset(…, filesystem=…)"
+            f"{where}: {text}: {_first_line(error)}; for other file systems {remedy}"
         ) from error
     except OSError as error:
-        raise InvalidRequest(f"scan: {text} cannot be reached: {_first_line(error)}") from error
+        raise InvalidRequest(f"{where}: {text} cannot be reached: {_first_line(error)}") from error
 
 
 def _list(filesystem: Any, what: Any) -> list[Any]:
@@ -168,7 +175,8 @@ def _list(filesystem: Any, what: Any) -> list[Any]:
         raise InvalidRequest(f"scan: {_first_line(error)}") from error
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Whether readers pass over a file or folder of this name, as Spark's do."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 

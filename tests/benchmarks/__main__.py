@@ -18,6 +18,7 @@ SUITES = {
     "trees": "a broadcast of 1 GiB to 50 hosts, simulated by the real tree; no server runs",
     "floods": "the longest of a small client's calls while others flood the server, of nine kinds",
     "on_spark.pipelines": "input -> Python -> exchange -> Python, against Spark's own shuffle, and where the time goes",
+    "on_spark.writes": "the same, and then Parquet files, against Spark's own writer",
     "on_spark.small_jobs": "the same for 1,000 rows",
     "on_spark.first_runs": "the first runs of a fresh session against its later ones, and where their time goes",
     "on_spark.groups": "a function for each of 20,000 groups, of one input and of two, against applyInArrow",

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pyarrow as pa
@@ -102,6 +103,7 @@ def by_http(server: ServerProcess, call: str, name: str, token: str | None) -> s
     method, _, route = call.partition(" ")
     body = json.dumps({"dataset": name, "hold": "h"}).encode() if route == "/v1/hold" else None
     path = route.replace("{rest:.+}", name).replace("{file}", "dashboard.css")
+    path += f"?dataset={quote(name, safe='')}" if route == "/v1/rows" else ""
     request = urllib.request.Request(f"{server.http}{path}", body, method=method)
     if token is not None:
         request.add_header("authorization", f"Bearer {token}")

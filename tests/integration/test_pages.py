@@ -29,6 +29,8 @@ README = ROOT / "README.md"
 ERRORS = ROOT / "spark_client" / "errors.md"
 MAX_README_WORDS = 1_200
 SCHEMES = ("https://", "http://")
+TUTORIAL = [name for name in blocks() if name.startswith("tutorial_")]
+"""The blocks of the tutorial, in their order."""
 
 
 def run(code: str, directory: Path) -> str:
@@ -95,7 +97,7 @@ def test_each_file_that_a_page_names_is_there() -> None:
 def test_every_block_of_python_has_a_name_by_which_a_test_runs_it() -> None:
     here = re.findall(r'found\["(\w+)"\]', Path(__file__).read_text())
     tests = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
-    assert set(blocks()) == {*here, *re.findall(r'blocks\(\)\["(\w+)"\]', tests)}
+    assert set(blocks()) == {*here, *re.findall(r'blocks\(\)\["(\w+)"\]', tests), *TUTORIAL}
     for page in pages():
         for block in python_blocks(page):
             assert block in blocks().values(), f"{page.relative_to(ROOT)}: {block[:60]!r} is not run"
@@ -219,15 +221,16 @@ def test_the_examples_of_the_data_source_read_what_they_write(
 
 
 @pytest.mark.spark
-def test_the_example_of_the_readme_prints_what_stands_there(
+def test_both_jobs_of_the_readme_print_what_stands_there(
     run_in_session: Blocks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FLIGHT_SERVER_MEMORY_LIMIT", "1GiB")  # as the notebook's block does
     found = blocks()
-    assert len([line for line in found["spark"].splitlines() if line.strip()]) == 12
-    run_in_session(found["spark"], found["pipelines"], found["collect"], found["notebook"])
+    assert all(len(found[block].splitlines()) <= 10 for block in ("before", "spark"))
+    readme = found["before"], found["spark"]
+    run_in_session(*readme, found["pipelines"], found["writes"], found["collect"], found["notebook"])
     shown = capsys.readouterr().out
-    assert printed()["spark"] in shown
+    assert shown.count(printed()["spark"]) == 2
     # User 1 has the amounts 1, 1001, 2001, … of which the first is filtered out.
     assert sum(range(1, 1_000_000, 1000)) - 1 == 499_500_999
     assert "|      1|4.99500999E8|" in shown
@@ -241,6 +244,27 @@ def test_the_example_of_the_readme_prints_what_stands_there(
         (segment, revenues[segment]) for segment in best
     ]
     assert "top 3 by revenue desc" in shown
+
+
+@pytest.mark.spark
+def test_each_step_of_the_tutorial_prints_what_stands_there(
+    run_in_session: Blocks, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defined: dict[str, Any] = {}
+    try:
+        for name in TUTORIAL:
+            defined = run_in_session(blocks()[name], **defined)
+            shown, page = capsys.readouterr().out, printed().get(name, "")
+            if name == "tutorial_explain":
+                shown, page = without_measures(shown), without_measures(page)
+            assert shown.rstrip() == page.rstrip()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def without_measures(text: str) -> str:
+    """The text of a run without its sizes, times and counts."""
+    return re.sub(r"\d[\d.,]*( ?[KMGT]i?B| ms| s|\b)", "#", text)
 
 
 @pytest.mark.spark

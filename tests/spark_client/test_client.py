@@ -51,9 +51,13 @@ def test_everything_that_has_batches_can_be_put(client: ShuffleClient, data: Any
     assert client.get("d").read_all().combine_chunks().equals(TABLE)
 
 
-@pytest.mark.parametrize("data", [[], 7, [TABLE]], ids=["empty list", "number", "list of tables"])
-def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any) -> None:
-    with pytest.raises(InvalidRequest, match="cannot put"):
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [([], "an empty iterable"), (7, "int"), ([TABLE], "Table"), (None, "NoneType")],
+    ids=["empty list", "number", "list of tables", "None"],
+)
+def test_what_cannot_be_put_is_named(client: ShuffleClient, data: Any, name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"cannot put {name}[,:]"):
         client.put("d", data)
     assert client.datasets() == []
 

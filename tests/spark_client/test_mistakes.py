@@ -18,8 +18,10 @@ from spark_client import (
     FlightShuffleError,
     InvalidRequest,
     ShuffleClient,
+    Timeouts,
     Unauthenticated,
     Unreachable,
+    latest,
 )
 from spark_client.connection import short_trace, short_traces
 from tests.support.server_process import ServerProcess
@@ -63,6 +65,10 @@ MISTAKES: dict[str, tuple[type[FlightShuffleError], Callable[[ShuffleClient], An
     "no server for a broadcast": (Unreachable, without_server(lambda client: client.broadcast(TABLE))),
     "no address": (InvalidRequest, lambda _: ShuffleClient("127.0.0.1")),
     "an option of another type": (InvalidRequest, lambda _: ShuffleClient(NOWHERE, timeouts=3)),  # type: ignore[arg-type]
+    "a keep rule without its key": (
+        InvalidRequest,
+        lambda client: client.changelog("new", TABLE.schema, keep=latest()),
+    ),
     "a closed client": (InvalidRequest, closed),
 }
 
@@ -86,6 +92,11 @@ def inside(text: str) -> list[str]:
     frames = [line for line in text.splitlines() if line.startswith('  File "')]
     ours = [line for line in frames if "/spark_client/" in line and "/tests/" not in line]
     return [line for line in ours if "traces.py" not in line]
+
+
+def test_a_time_that_is_no_number_is_refused_at_once() -> None:
+    with pytest.raises(InvalidRequest, match="Timeouts: call_seconds is a number, not 'soon'"):
+        Timeouts(call_seconds="soon")  # type: ignore[arg-type]
 
 
 def test_a_mistake_in_asyncio_has_no_frames_of_the_package_either(empty_server: ServerProcess) -> None:

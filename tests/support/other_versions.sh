@@ -1,6 +1,6 @@
 #!/bin/sh
 # other_versions.sh UV PYTHON DIRECTORY VERSION: a virtual environment as the lock file says, but with PySpark VERSION,
-# or, for `oldest`, with the oldest of all that `pip install .[server,spark,otel]` may bring.
+# or, for `oldest`, with the oldest of all that `pip install .[server,spark,otel,delta,iceberg]` may bring.
 set -eu
 uv=$1 python=$2 venv=$3 version=$4
 
@@ -10,7 +10,7 @@ install() {
 }
 install --requirement requirements-dev.lock
 case $version in
-oldest) install --resolution lowest-direct --upgrade --editable '.[server,spark,otel]' ;;
+oldest) install --resolution lowest-direct --upgrade --editable '.[server,spark,otel,delta,iceberg]' ;;
 *) install --upgrade "pyspark==$version.*" && install --no-deps --editable . ;;
 esac
 "$venv/bin/python" -c 'import sys

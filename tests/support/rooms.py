@@ -19,6 +19,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "spark_client": (
         "commands",
         "pipeline",
+        "writing",
         "scan",
         "broadcast",
         "lookup",

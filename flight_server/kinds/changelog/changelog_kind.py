@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.concurrency import Background, Waits, in_slices
-from flight_server.datasets import Caller, Catalogue, Dataset
+from flight_server.concurrency import Background, in_slices
+from flight_server.datasets import Caller, Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import Action, BatchSink, check_totals, committed
 from flight_server.memory import Reservation
@@ -57,28 +57,12 @@ CHANGELOGS_AT_ONCE = 10
 
 
 class ChangelogKind(Store):
-    """The store of a server. Arguments as of :class:`Store` and :class:`VersionAppends`."""
+    """The store of a server."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        background: Background,
-        waits: Waits,
-        admission: Admission,
-        *,
-        deadline_seconds: float,
-        max_lag_seconds: float,
-        max_message_bytes: int,
-    ) -> None:
-        super().__init__(
-            catalogue,
-            background,
-            waits,
-            deadline_seconds=deadline_seconds,
-            max_lag_seconds=max_lag_seconds,
-            max_message_bytes=max_message_bytes,
-        )
-        appends = VersionAppends(self, admission, background, max_message_bytes=max_message_bytes)
+    def take_appends(self, admission: Admission) -> None:
+        """Let staged writes be appended to the changelogs that are made from now on."""
+        limit_bytes = self.reads.max_message_bytes
+        appends = VersionAppends(self, admission, self._background, max_message_bytes=limit_bytes)
         self.append = appends.append
 
     @property

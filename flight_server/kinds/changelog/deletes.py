@@ -63,7 +63,7 @@ def living(updates: Updates) -> tuple[Updates, Numbers | None]:
     return updates.take(rows), ends[rows]
 
 
-def settled(updates: Updates, since: int) -> tuple[Updates, Updates]:
+def undeleted(updates: Updates, since: int) -> tuple[Updates, Updates]:
     """The updates of whole keys, without tombstones, that are not deleted at ``since``; and the later tombstones."""
     rows, ends = living(updates)
     if ends is None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flight_server.keys import unique
 
-from .deletes import lifetimes, living, settled
+from .deletes import lifetimes, living, undeleted
 from .rules import Groups, Kept, KeyTotals, Rule
 from .runs import Layout, Updates
 
@@ -144,7 +144,7 @@ def compacted(
     """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
     the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out.
     """
-    updates, tombstones = settled(updates, since)
+    updates, tombstones = undeleted(updates, since)
     distinct = Distinct.of(added_up(updates), totals)
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     if not len(versions):

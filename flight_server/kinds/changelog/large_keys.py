@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from .deletes import living, settled
+from .deletes import living, undeleted
 from .folding import PieceTotals, compacted
 from .rules import Rule
 from .runs import DELETE, Layout, Updates
@@ -101,7 +101,7 @@ def _added_up(piece: Updates, tombstones: Updates, since: int) -> Updates:
         return compacted(piece, since, Rule())[0]
     rows = Updates.joined(piece.layout, [living(piece)[0], tombstones])
     # A key's tombstones are equal rows, so they are in one piece.
-    stay = settled(piece, since)[1]
+    stay = undeleted(piece, since)[1]
     return Updates.joined(piece.layout, [living(compacted(rows, since, Rule())[0])[0], stay])
 
 

@@ -282,14 +282,14 @@ def _sent_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
-    said = {"version": str(version), **({"last": "true"} if last else {})}
+    metadata = {"version": str(version), **({"last": "true"} if last else {})}
     written = io.BytesIO()
     with pa.ipc.new_stream(written, batch.schema) as writer:
-        writer.write_batch(batch, custom_metadata=said)
+        writer.write_batch(batch, custom_metadata=metadata)
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
     reader.read_next_message()  # the schema
     message = reader.read_next_message()
     header, body = memoryview(message.metadata), memoryview(message.body)
     parts = wire.FlightData(header=header, body=body)
-    metadata = dump_json({"version": version, **({"last": True} if last else {})})
-    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, metadata)
+    app_metadata = dump_json({"version": version, **({"last": True} if last else {})})
+    return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, app_metadata)

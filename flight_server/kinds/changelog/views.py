@@ -39,7 +39,7 @@ class ViewPart:
     Args:
         rows: None at the beginning.
         low: the next hash.
-        high, given: the last hash of a range of which so many rows were given: a row that is there many times takes
+        high, passed: the last hash of a range of which so many rows were read: a row that is there many times takes
             several parts.
         pieces: the rows that follow of a large key.
     """
@@ -47,7 +47,7 @@ class ViewPart:
     rows: pa.RecordBatch | None = None
     low: int = 0
     high: int | None = None
-    given: int = 0
+    passed: int = 0
     pieces: Iterator[pa.RecordBatch] | None = None
 
     @property
@@ -105,8 +105,8 @@ class View:
             if large:
                 return self.part(None, upto, ViewPart(low=low, pieces=self._large_key(low, None, upto)))
         updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
-        rows, left = copies(kept_at(updates, upto, self.rule), before.given, step)
-        return ViewPart(rows, low, high, before.given + rows.num_rows) if left else ViewPart(rows, high + 1)
+        rows, left = copies(kept_at(updates, upto, self.rule), before.passed, step)
+        return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
         """All of the changes, if they are read in about a millisecond: everything is in memory, and no more rows and
@@ -246,19 +246,19 @@ def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: i
 
 
 def _changed_hashes(
-    runs: Sequence[Source], after: int, upto: int, low: int, wanted: int
+    runs: Sequence[Source], after: int, upto: int, low: int, count: int
 ) -> tuple[Hashes, int]:
-    """About ``wanted`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
+    """About ``count`` hashes from ``low`` on with updates in between, sorted and unique, and the hash behind them.
 
     They are looked for in ever larger ranges, so a few changed keys among many are found in few steps.
     """
-    found, rows = np.zeros(0, np.uint64), wanted
-    while low <= MAX_HASH and len(found) < wanted:
+    hashes, rows = np.zeros(0, np.uint64), count
+    while low <= MAX_HASH and len(hashes) < count:
         high = range_end(runs, rows, low)
         changed = [run.changed(after, upto, low, high) for run in runs]
-        found = np.concatenate([found, unique(*changed)])
+        hashes = np.concatenate([hashes, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
-    return (found, low) if len(found) <= wanted else (found[:wanted], int(found[wanted - 1]) + 1)
+    return (hashes, low) if len(hashes) <= count else (hashes[:count], int(hashes[count - 1]) + 1)
 
 
 def _rows_below(runs: Sequence[Source], hash_: int, total: int) -> int:

@@ -94,10 +94,12 @@ class ChangelogWrite:
         self._rooms.append(room)
         self._chunk_rows += batch.num_rows
         self._chunk_bytes += room.size_bytes
+        new = set(dictionaries) - self._dictionaries
+        self._dictionaries |= new
+        self._chunk_bytes += sum(each.size_bytes for each in new)
         # Those in force count anyway, until their producer replaces them.
-        self._dictionaries.update(dictionaries)
-        replaced_bytes = sum(each.size_bytes for each in self._dictionaries.difference(dictionaries))
-        if self._chunk_rows >= CHUNK_ROWS or self._chunk_bytes + replaced_bytes >= self._max_chunk_bytes:
+        chunk_bytes = self._chunk_bytes - sum(each.size_bytes for each in dictionaries)
+        if self._chunk_rows >= CHUNK_ROWS or chunk_bytes >= self._max_chunk_bytes:
             await self._to_file()
 
     def _check(self, batch: pa.RecordBatch) -> None:

@@ -7,9 +7,11 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from spark_client import FlightDataSource, ShuffleClient
@@ -109,7 +111,8 @@ def speculating(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.usefixtures("speculating")
 @pytest.mark.parametrize(
-    "side", ["map", *(pytest.param(each, marks=pytest.mark.long) for each in ("result", "data source"))]
+    "side",
+    ["map", *(pytest.param(each, marks=pytest.mark.long) for each in ("result", "files", "data source"))],
 )
 def test_of_speculated_attempts_one_counts(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path, side: str
@@ -135,6 +138,11 @@ def test_of_speculated_attempts_one_counts(
         spark.dataSource.register(FlightDataSource)
         Tables(spark, client.location).save(df.mapInArrow(slow_at_first, "id long"), "d", "overwrite")
         rows = client.get("d").read_all()["id"].to_pylist()
+    elif side == "files":
+        with TemporaryDirectory() as path:
+            pipeline.mapInArrow(slow_at_first, "id long").write.parquet(path)
+            rows = pq.read_table(path)["id"].to_pylist()
+            assert {each.name.partition("-")[0] for each in Path(path).iterdir()} == {"_SUCCESS", "part"}
     elif side == "map":
         pipeline = pipeline.mapInArrow(slow_at_first, "id long").repartition(3, "id")
         rows = [row.id for row in pipeline.toDF().collect()]

@@ -104,6 +104,8 @@ with ShuffleClient.embedded(copies=Copies(("copies",))) as client:
     answer |= {"cores": cores(spark), "progress": texts_of_progress(client)}
     answer |= {"counted": counted, "collected": collected, "hidden": hidden, "shown": shown}
     answer |= {"last": [row.id for row in client.pipeline(df).orderBy("id desc").take(2)]}
+    client.pipeline(df).repartition(2, "k").write.partitionBy("k").parquet("written")
+    answer |= {"written": spark.read.parquet(os.path.abspath("written")).where("k = 'k3'").count()}
     try:
         client.pipeline(df).filter(sql.col("id") > 5)
     except Exception as error:
@@ -144,4 +146,5 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
     assert "spark.flight.shuffle.token is set, but Spark Connect does not show it" in answer["hidden"]
     assert answer["shown"] == 3
     assert answer["last"] == [999, 998]
+    assert answer["written"] == counts[3]
     assert "is a Column of Spark; tasks evaluate Arrow's expressions: pc.field(" in answer["refused"]

@@ -26,7 +26,7 @@ from tests.support.wheels import build_wheel, install
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-OF_README = pages.blocks()["spark"].replace("ShuffleClient.embedded()", "ShuffleClient.getOrCreate(spark)")
+OF_README = pages.blocks()["before"] + pages.blocks()["spark"]
 # Spark finds the format by itself.
 OF_SOURCE = """
 from pyspark.sql import SparkSession

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PythonException
 
-from spark_client import ShuffleClient
+from spark_client import InvalidRequest, ShuffleClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,6 +113,26 @@ def test_a_wrong_group_is_shown_at_its_function_also_where_spark_runs_it(rows: P
     assert any("the function gave int where pyarrow.Table is expected" in line for line in of_task)
     assert len(of_task) <= MOST_LINES
     assert not [line for line in lines if "/spark_client/" in line and "/tests/" not in line]
+
+
+def test_an_expression_that_a_value_does_not_allow_is_shown_by_one_line_of_ours(rows: Pipeline) -> None:
+    divided = rows.withColumn("w", pc.divide(pc.field("v"), pc.subtract(pc.field("v"), pc.field("v"))))
+    error, lines = shown(divided.toArrow)
+    assert "Arrow cannot evaluate it: divide by zero" in str(error)
+    assert len(lines) <= MOST_LINES, "\n".join(lines)
+
+
+def test_a_function_that_uses_the_client_is_told_so(rows: Pipeline, client: ShuffleClient) -> None:
+    def asking(batches: Rows) -> Rows:
+        for batch in batches:
+            client.datasets()
+            yield batch
+
+    for call in (rows.mapInArrow(asking, "k long").toArrow, rows.mapInArrow(asking, "k long").toDF):
+        error, lines = shown(call)
+        assert isinstance(error, InvalidRequest)
+        assert str(error).startswith("a ShuffleClient stays in the driver")
+        assert len(lines) <= MOST_LINES, "\n".join(lines)
 
 
 def test_a_wrong_argument_is_shown_in_a_few_lines(

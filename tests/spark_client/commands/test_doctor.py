@@ -121,7 +121,7 @@ def test_planted_faults_are_found_and_each_has_its_remedy(
         (servers[0], "HTTP port"): (
             "bad",
             "of 127.0.0.2, which the server names, takes connections and is silent",
-            "proxy, firewall",
+            "with the right --advertise-host, or find the proxy, firewall",
         ),
         (servers[0], "memory limit"): ("bad", "1.0 TiB", "--memory-limit"),
         (servers[1], "token"): ("bad", "is not this server's", "FLIGHT_SHUFFLE_TOKEN"),

@@ -125,7 +125,7 @@ def test_a_function_gets_all_columns() -> None:
         left()
         .select("k", "v", z="s")
         .groupBy("k")
-        .applyInArrow(lambda table: table.select(["k"]), struct[:1])
+        .applyInArrow(lambda table: table.select(["k"]), left().select("k").schema)
     )
     assert sent(groups) == [["k", "v", "z"]]
 
@@ -354,14 +354,14 @@ NUMBERS, FLOATS, TEXTS = (
 def table(chance: Random) -> pa.Table:
     """A few rows, with values that are there several times."""
     size = chance.randint(2, 9) if chance.random() < 0.95 else 0
-    columns = {
+    columns: dict[str, tuple[list[Any], pa.DataType]] = {
         "k": (NUMBERS, pa.int64()),
         "v": (NUMBERS, pa.int32()),
         "s": (TEXTS, pa.string()),
         "f": (FLOATS, pa.float64()),
     }
     return pa.table(
-        {name: pa.array(chance.choices(*rest[:1], k=size), rest[1]) for name, rest in columns.items()}
+        {name: pa.array(chance.choices(each, k=size), kind) for name, (each, kind) in columns.items()}
     )
 
 

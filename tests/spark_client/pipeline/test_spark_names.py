@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql.group import GroupedData
 from pyspark.sql.pandas.group_ops import PandasCogroupedOps
 
@@ -19,7 +19,8 @@ from spark_client.joining import How
 from spark_client.pipeline import CogroupedPipeline, GroupedPipeline, Pipeline
 from spark_client.pipeline.aggregating import AggregateFunction
 from spark_client.pipeline.joining_steps import _HOWS, JoinType
-from spark_client.pipeline.spark_names import _ADVICE, _GROUPED
+from spark_client.pipeline.spark_names import _ADVICE, _GROUPED, _WRITER_ADVICE
+from spark_client.pipeline.writer import PipelineWriter
 from spark_client.reducing import FUNCTIONS, SYNONYMS
 
 if TYPE_CHECKING:
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-OWN = {"statistics", "toPolars"}
+OWN = {"statistics", "toPolars", "delta", "iceberg"}
 """What Spark has not."""
 CLASSES: list[tuple[type, type]] = [
     (Pipeline, DataFrame),
     (GroupedPipeline, GroupedData),
     (CogroupedPipeline, PandasCogroupedOps),
+    (PipelineWriter, DataFrameWriter),
 ]
 
 
@@ -119,7 +121,7 @@ def test_only_names_of_spark_are_public_but_for_those_of_its_own(pipeline: Pipel
     groups = pipeline.groupBy("id")
     for shown, theirs in ((dir(pipeline), DataFrame), (dir(groups), GroupedData)):
         assert [name for name in shown if not hasattr(theirs, name)] == sorted(
-            OWN if theirs is DataFrame else []
+            {"statistics", "toPolars"} if theirs is DataFrame else []
         )
     assert dir(groups.cogroup(groups)) == ["applyInArrow", "applyInPandas"]
     assert {"columns", "dtypes", "schema"} < {*dir(pipeline)}
@@ -161,6 +163,30 @@ def test_a_name_that_groups_have_not_is_answered_in_a_line(pipeline: Pipeline) -
         groups.pivot("name")
     assert not hasattr(groups, "nothing_such")
     assert repr(groups) == "<GroupedPipeline <Pipeline DataFrame>.groupBy('id')>"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("save", r"parquet\(path\), delta\(path\) and iceberg\(table\) write$"),
+        ("option", "has its options as arguments$"),
+        ("saveAsTable", r"\.toDF\(\)\.write\.saveAsTable is the DataFrame's$"),
+        ("paruqet", "has no 'paruqet'; did you mean 'parquet'\\?$"),
+        ("_nothing", "the writer of a pipeline has no '_nothing'$"),
+    ],
+)
+def test_a_name_that_the_writer_has_not_is_answered_in_a_line(
+    pipeline: Pipeline, name: str, says: str
+) -> None:
+    with pytest.raises(AttributeError, match=says) as caught:
+        getattr(pipeline.write, name)
+    assert "\n" not in str(caught.value)
+    assert dir(pipeline.write) == ["delta", "iceberg", "mode", "parquet", "partitionBy"]
+    assert repr(pipeline.write) == "<PipelineWriter of <Pipeline DataFrame>>"
+    known = [
+        each for each in _WRITER_ADVICE if hasattr(PipelineWriter, each) or not hasattr(DataFrameWriter, each)
+    ]
+    assert known == []
 
 
 def test_a_misspelled_join_and_function_are_found_by_mypy_and_when_they_are_written(

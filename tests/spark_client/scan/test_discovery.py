@@ -12,7 +12,7 @@ from pyarrow import feather
 from pyarrow import parquet as pq
 
 from flight_server.protocol.errors import InvalidRequest, NotFound
-from spark_client.scan.discovery import _locate, dataset_of
+from spark_client.scan.discovery import dataset_of, located
 from spark_client.scan.folder_values import NULL
 from tests.support.scanning import read, splits_of
 
@@ -116,11 +116,11 @@ def test_addresses_of_a_bucket_have_one_file_system() -> None:
     known: dict[str, Any] = {}
     for scheme in ("s3", "s3a"):
         for name in ("a%20b", "a b/"):
-            filesystem, path = _locate(f"{scheme}://bucket/{name}?region=eu-west-1", known)
+            filesystem, path = located(f"{scheme}://bucket/{name}?region=eu-west-1", known, "scan")
             assert (filesystem.type_name, filesystem.region, path) == ("s3", "eu-west-1", "bucket/a b")
     assert len(known) == 1
     with pytest.raises(InvalidRequest, match=r"for other file systems give pyarrow\.dataset\.dataset"):
-        _locate("nowhere://a/b", known)
+        located("nowhere://a/b", known, "scan")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -114,9 +115,9 @@ def test_a_file_that_is_given_twice_is_read_twice(folder: Path) -> None:
 def test_the_input_of_a_plan_narrows_its_scan(folder: Path) -> None:
     leg = leg_of_scan(SESSION, Scan.plan(SESSION, folder, filter=field("day") == 0))
     (part,) = leg.parts
-    origin = part.origin
-    assert origin.schema == leg.schema  # type: ignore[union-attr]
-    narrow = origin.with_columns(["id"])  # type: ignore[union-attr, misc]
+    origin: Any = part.origin
+    assert origin.schema == leg.schema
+    narrow = origin.with_columns(["id"])
     assert narrow.schema.names == ["id"]
     assert narrow.label.endswith("1 of 5 columns: 'id'")
-    assert origin.with_filter(field("id") + 1 > 5, "may fail") is None  # type: ignore[union-attr, misc]
+    assert origin.with_filter(field("id") + 1 > 5, "may fail") is None

@@ -50,8 +50,8 @@ class Pairs(Rule):
         self._names = [*self._key, *map(str, spec.values), LATENCY_COLUMN] if self._order else self._key
         if spec.emit is not None:
             check_differences(spec.order_by, schema)
-            taken = [*self._names, *RESERVED_COLUMNS]
-            if len(set(taken)) != len(taken):
+            names = [*self._names, *RESERVED_COLUMNS]
+            if len(set(names)) != len(names):
                 raise InvalidRequest(
                     f"keep: the rows for {spec.emit!r} would have the columns {self._names}, of which two have one "
                     "name or one is reserved: leave 'order_by' out, or rename the column of the key"

@@ -15,6 +15,7 @@ import pytest
 from flight_server.kinds.changelog import writes
 from flight_server.kinds.changelog.runs import RunFile
 from flight_server.kinds.changelog.writes import MAX_DIFF, ChangelogWrite
+from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol import BadFrame, DatasetDropped, HoldRequest, OutOfBudget
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
@@ -128,6 +129,35 @@ def test_only_a_put_of_few_bytes_and_flat_columns_is_sorted_in_the_event_loop(
     with closing(Engine(tmp_path, put.schema, None)) as engine:
         engine.run(engine._commit(put, None))
     assert sorted_in == [in_loop]
+
+
+class CountedReservation(Reservation):
+    """Counts how often its size is looked at."""
+
+    looks = 0
+
+    @property
+    def size_bytes(self) -> int:
+        CountedReservation.looks += 1
+        return super().size_bytes
+
+
+def test_a_batch_costs_the_same_however_many_batches_and_dictionaries_came_before(tmp_path: Path) -> None:
+    pool = MemoryPool(None)
+    row = pa.record_batch([pa.array([1])], schema=SCHEMA)
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+
+        async def work() -> list[int]:
+            write = engine.store.write(engine.catalogue.find(NAME))
+            looks = []
+            for _ in range(300):
+                before = CountedReservation.looks
+                await write.add(row, CountedReservation(pool), [CountedReservation(pool)])
+                looks.append(CountedReservation.looks - before)
+            write.abort()
+            return looks
+
+        assert max(engine.run(work())) < 10
 
 
 def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a_fold(

@@ -1,0 +1,119 @@
+"""Parquet files below a path, which a commit makes visible.
+
+What a reader sees
+    Nothing of a write before its commit. The commit gives all files of the accepted attempts their names, one after the
+    other, some at a time: a rename where the file system has one, a copy within the store where it has none. Then an
+    ``overwrite`` deletes the files that were visible before, and the commit makes a ``_SUCCESS``. So
+
+    *   a reader that lists the folder during an ``append`` may see some of the new files;
+    *   one that lists it during an ``overwrite`` may see the old files and some of the new ones, never less than the
+        old ones before the last new one has its name; one that has listed old files may miss them when it opens them;
+    *   a reader that waits for ``_SUCCESS`` sees whole writes: a commit removes it first, and makes it last. It says so
+        of one write at a time: an ``append`` that begins its commit removes it again.
+
+    Tables of Delta and Iceberg (``table_files``) have no such moments.
+
+Commit point
+    The moment in which the last file has its name. A write that ends before leaves the old files, one that ends after
+    it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it. So an error
+    that comes after it, as where the store refuses to delete old files, is raised by a write that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from flight_server.protocol import AlreadyExists, InvalidRequest, NotFound
+
+from .file_stage import FileStage, WrittenFile
+from .folder_write import FolderWrite, Journal
+from .storage_place import Place
+
+SUCCESS = "_SUCCESS"
+MODES = {
+    "error": "error",
+    "errorifexists": "error",
+    "append": "append",
+    "overwrite": "overwrite",
+    "ignore": "ignore",
+}
+
+
+@dataclass(frozen=True)
+class ParquetFolder:
+    """The folder, and how it is written. ``where`` names the call, ``path`` is the user's."""
+
+    place: Place
+    mode: str
+    where: str
+    path: str
+
+    def staged(self) -> FolderWrite:
+        return FolderWrite(self.place, self._settle)
+
+    def folder(self, write: FolderWrite) -> str:
+        """Where tasks write."""
+        return write.folder
+
+    def is_wanted(self) -> bool:
+        """Whether the rows are to be written. Raises AlreadyExists, in mode ``error``; InvalidRequest: a Delta table is
+        there.
+        """
+        if self.place.has("_delta_log"):
+            raise InvalidRequest(
+                f"{self.where}: {self.path} is a Delta table, whose log would not have the files; take write.delta"
+            )
+        if self.mode in ("append", "overwrite") or next(self.place.visible(), None) is None:
+            return True
+        if self.mode == "error":
+            raise AlreadyExists(
+                f"{self.where}: {self.path} has files; give mode='overwrite' to replace them, 'append' to add to them "
+                "or 'ignore' to leave them"
+            )
+        return False
+
+    def commit(self, write: FolderWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
+        """Make exactly these files visible, or one without rows. Raises as :meth:`is_wanted`, and NotFound: a file is
+        missing.
+        """
+        files = files or [stage.empty()]
+        ending = f"{'' if stage.layout.compression == 'none' else f'.{stage.layout.compression}'}.parquet"
+        names = {}
+        for number, file in enumerate(files):
+            name = f"part-{number:05}-{write.id}{ending}"
+            names[f"{write.folder}/{file.name}"] = f"{file.folder}/{name}" if file.folder else name
+        write.take_turn()
+        if not self.is_wanted():
+            return
+        replaced = tuple(self.place.visible()) if self.mode == "overwrite" else ()
+        journal = Journal(names, replaced, self.place.has(SUCCESS))
+        write.begin_commit(journal)
+        self.place.delete(SUCCESS)
+        try:
+            self.place.move_all(names.items())
+        except FileNotFoundError as error:
+            raise NotFound(
+                f"{self.where}: a file that a task wrote is not there for the driver: give a path on storage that the "
+                f"driver and all executors share ({error})"
+            ) from error
+        self._finish(journal)
+        write.end_commit()
+
+    def _finish(self, journal: Journal) -> None:
+        """What follows the commit point."""
+        self.place.delete_all(journal.replaced)
+        parents = {str(parent) for name in journal.replaced for parent in PurePosixPath(name).parents}
+        self.place.remove_empty(parents - {"."})
+        self.place.mark(SUCCESS)
+
+    def _settle(self, write: str, journal: Journal | None) -> None:  # noqa: ARG002 - the journal says it all
+        if journal is None:
+            return
+        if self.place.are_there(journal.files.values()):
+            self._finish(journal)
+            return
+        self.place.delete_all(journal.files.values())
+        if journal.marked:
+            self.place.mark(SUCCESS)

@@ -1,0 +1,169 @@
+"""A folder on one of pyarrow's file systems: the few calls that a write makes there, the same on disks and in stores.
+
+Names are paths below the folder, with ``/`` between their parts. A folder that is missing has no files; where the file
+system has folders they are made when the first file needs them. ``move`` is a rename where there is one, and in a store
+a copy within the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flight_server.protocol import InvalidRequest
+from spark_client.scan import is_hidden, located
+
+_AT_ONCE = 16
+"""So many calls to a store, each of which waits for its answer."""
+_TRIES = 3
+"""Another write may remove an empty folder that this one has made."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder. Sent to tasks as pyarrow pickles the file system, with credentials that an address has."""
+
+    filesystem: Any
+    folder: str
+
+    @classmethod
+    def of(cls, path: Any, filesystem: Any, where: str) -> Place:
+        """The folder of a path or address; ``filesystem`` is one of pyarrow or fsspec, None for the path's own.
+
+        Raises:
+            InvalidRequest: no path, an address that pyarrow does not know, or a file.
+        """
+        from pyarrow import fs  # noqa: PLC0415 - only a write needs it
+
+        if not isinstance(path, str | Path) or not str(path):
+            raise InvalidRequest(f"{where} takes a path or an address, not {path!r}")
+        if filesystem is None:
+            filesystem, text = located(str(path), {}, where, "give filesystem=")
+        else:
+            if not isinstance(filesystem, fs.FileSystem):
+                filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+            text = filesystem.normalize_path(str(path))
+        place = cls(filesystem, text.rstrip("/"))
+        try:
+            info = filesystem.get_file_info(place.folder)
+        except OSError as error:
+            raise InvalidRequest(f"{where}: {path} cannot be reached: {error}") from error
+        if info.type == fs.FileType.File:
+            raise InvalidRequest(f"{where}: {path} is a file; give a folder, whose files a write makes")
+        return place
+
+    def below(self, name: str) -> Place:
+        """A folder in this one."""
+        return Place(self.filesystem, self.path(name))
+
+    def path(self, name: str) -> str:
+        """The file system's path of a name."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def open(self, name: str) -> Any:
+        """A stream to a new file."""
+        path = self.path(name)
+        for _ in range(_TRIES):
+            with suppress(FileNotFoundError):
+                return self.filesystem.open_output_stream(path)
+            self._make_parent(path)
+        return self.filesystem.open_output_stream(path)
+
+    def put(self, name: str, text: str) -> None:
+        """Write a small file, which is never seen in part."""
+        with self.open(f"{name}~") as stream:
+            stream.write(text.encode())
+        self.move(f"{name}~", name)
+
+    def get(self, name: str) -> str | None:
+        """The text of a small file; None if it is missing."""
+        try:
+            with self.filesystem.open_input_stream(self.path(name)) as stream:
+                return str(stream.read().decode())
+        except FileNotFoundError:
+            return None
+
+    def move(self, name: str, new: str) -> None:
+        """Give a file another name. Raises FileNotFoundError: it is missing."""
+        source, target = self.path(name), self.path(new)
+        try:
+            self.filesystem.move(source, target)
+        except FileNotFoundError:
+            self._make_parent(target)
+            self.filesystem.move(source, target)
+
+    def move_all(self, names: Iterable[tuple[str, str]]) -> None:
+        """As :meth:`move`, several at once. After an error, of which the first is raised, none is on its way."""
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(lambda each: self.move(*each), names))
+
+    def delete_all(self, names: Iterable[str]) -> None:
+        """Delete files; missing ones are fine."""
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            list(threads.map(self.delete, names))
+
+    def delete(self, name: str) -> None:
+        """Delete a file; a missing one is fine."""
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_file(self.path(name))
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder with all that is in it; a missing one is fine."""
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_dir(self.path(name))
+
+    def has(self, name: str) -> bool:
+        """Whether there is a file or folder of this name."""
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        return bool(self.filesystem.get_file_info(self.path(name)).type != fs.FileType.NotFound)
+
+    def mark(self, name: str) -> None:
+        """Make an empty file."""
+        self.open(name).close()
+
+    def remove_empty(self, names: Iterable[str]) -> None:
+        """Remove those folders that are empty, where the file system sees to that itself; stores have no folders."""
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        if isinstance(self.filesystem, fs.LocalFileSystem):
+            for name in sorted(names, key=len, reverse=True):
+                with suppress(OSError):
+                    Path(self.path(name)).rmdir()
+
+    def are_there(self, names: Iterable[str]) -> bool:
+        """Whether all of these are files."""
+        self._forget_listings()
+        infos = self.filesystem.get_file_info([self.path(name) for name in names])
+        return all(info.is_file for info in infos)
+
+    def names(self) -> list[str]:
+        """What is directly in the folder."""
+        return [name for name, _ in self._listed(recursive=False)]
+
+    def visible(self) -> Iterator[str]:
+        """All files below, but those that readers pass over, because a part of their path is hidden."""
+        for name, info in self._listed(recursive=True):
+            if info.is_file and not any(map(is_hidden, name.split("/"))):
+                yield name
+
+    def _listed(self, *, recursive: bool) -> list[tuple[str, Any]]:
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        self._forget_listings()
+        selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=recursive)
+        infos = self.filesystem.get_file_info(selector)
+        return [(info.path.removeprefix(self.folder).strip("/"), info) for info in infos]
+
+    def _forget_listings(self) -> None:
+        """Systems of fsspec remember them, without what others have written since."""
+        remembering = getattr(getattr(self.filesystem, "handler", None), "fs", None)
+        if hasattr(remembering, "invalidate_cache"):
+            remembering.invalidate_cache()
+
+    def _make_parent(self, path: str) -> None:
+        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)

@@ -1,0 +1,299 @@
+"""Commits below a path: old or new files as a whole, wherever a driver is killed, and a second one that cleans up."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import fs
+from pyspark.sql.types import LongType, StructType
+
+from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
+from spark_client.steps import Pass
+from spark_client.writing import (
+    FileStage,
+    FolderWrite,
+    ParquetFolder,
+    Place,
+    WrittenFile,
+    folder_write,
+    layout_of,
+)
+from spark_client.writing.folder_write import HIDDEN
+from spark_client.writing.storage_place import _AT_ONCE
+
+LAYOUT = layout_of(StructType().add("id", LongType()), (), "a test", compression="none")
+OLD, NEW = [1, 2], [10, 20, 30]
+_CHANGES = {"create_dir", "open_output_stream", "move", "delete_file", "delete_dir"}
+
+
+class Killed(BaseException):
+    """In the place of a process's end."""
+
+
+class Mortal:
+    """A file system whose process is killed at a change of this number, before it or after it."""
+
+    def __init__(self, filesystem: Any, left: int | None = None, *, after: bool = False) -> None:
+        self.filesystem, self.left, self.after = filesystem, left, after
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self.filesystem, name)
+        if name not in _CHANGES:
+            return call
+
+        def change(*arguments: Any, **options: Any) -> Any:
+            if self.left is None:
+                return call(*arguments, **options)
+            if self.left == 0 and self.after:
+                call(*arguments, **options)
+            if self.left <= 0:
+                self.left -= 1
+                raise Killed
+            self.left -= 1
+            return call(*arguments, **options)
+
+        return change
+
+
+def folder_of(path: Path, mode: str = "append", filesystem: Any = None) -> ParquetFolder:
+    return ParquetFolder(
+        Place(filesystem or fs.LocalFileSystem(), str(path)), mode, "write.parquet", str(path)
+    )
+
+
+def staged_files(
+    folder: ParquetFolder, write: FolderWrite, ids: list[int]
+) -> tuple[FileStage, list[WrittenFile]]:
+    """A file for each id, by as many tasks."""
+    stage = FileStage(folder.place, write.folder, LAYOUT)
+    files = []
+    for id_ in ids:
+        batch = pa.record_batch({"id": pa.array([id_], pa.int64())})
+        for report in stage.run(iter([batch]), Pass()):
+            files += [WrittenFile.of(tuple(row.values())) for row in report.to_pylist()]
+    return stage, files
+
+
+def written(folder: ParquetFolder, ids: list[int]) -> None:
+    with folder.staged() as write:
+        folder.commit(write, *staged_files(folder, write, ids))
+
+
+def ids_in(path: Path) -> list[int]:
+    """What readers see that pass over hidden names."""
+    files = [file for file in path.rglob("*.parquet") if HIDDEN not in file.parts] if path.exists() else []
+    return sorted(id_ for file in files for id_ in pq.read_table(file)["id"].to_pylist())
+
+
+def left_over(path: Path) -> set[str]:
+    return {name.name for name in path.iterdir() if not name.name.startswith("part-")}
+
+
+@pytest.fixture(autouse=True)
+def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a kill by number is the same one each time."""
+    monkeypatch.setattr("spark_client.writing.storage_place._AT_ONCE", 1)
+    assert _AT_ONCE > 1
+
+
+def test_the_modes(tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    written(folder_of(path, "error"), OLD)
+    assert ids_in(path) == OLD
+    with pytest.raises(AlreadyExists, match="has files; give mode='overwrite'"):
+        written(folder_of(path, "error"), NEW)
+    written(folder_of(path, "ignore"), NEW)
+    assert ids_in(path) == OLD
+    written(folder_of(path, "append"), NEW)
+    assert ids_in(path) == sorted(OLD + NEW)
+    written(folder_of(path, "overwrite"), NEW)
+    assert ids_in(path) == NEW
+    assert left_over(path) == {"_SUCCESS"}
+
+
+def test_names_are_in_the_order_of_the_reports(tmp_path: Path) -> None:
+    written(folder_of(tmp_path), NEW)
+    files = sorted(tmp_path.glob("part-*.parquet"))
+    assert [pq.read_table(file)["id"].to_pylist() for file in files] == [[id_] for id_ in NEW]
+    assert [file.name[:11] for file in files] == ["part-00000-", "part-00001-", "part-00002-"]
+
+
+def test_a_result_without_rows_has_a_file_with_the_schema(tmp_path: Path) -> None:
+    written(folder_of(tmp_path), [])
+    (file,) = tmp_path.glob("*.parquet")
+    assert pq.read_schema(file).equals(LAYOUT.declared.schema)
+
+
+def test_files_of_attempts_that_were_not_accepted_are_gone(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    with folder.staged() as write:
+        stage, files = staged_files(folder, write, [1, 2, 2, 3])
+        folder.commit(write, stage, [files[0], files[2], files[3]])
+    assert ids_in(tmp_path) == [1, 2, 3]
+    assert left_over(tmp_path) == {"_SUCCESS"}
+
+
+def test_an_overwrite_leaves_no_empty_folders_and_nothing_of_others(tmp_path: Path) -> None:
+    for name in ("k=1/j=2/part-0.parquet", "notes.txt", "_hidden/left", ".left"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    written(folder_of(tmp_path, "overwrite"), NEW)
+    assert left_over(tmp_path) == {"_SUCCESS", "_hidden", ".left"}
+
+
+def test_a_delta_table_is_not_written_past_its_log(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(InvalidRequest, match=r"is a Delta table, .*; take write\.delta"):
+        written(folder_of(tmp_path, "overwrite"), NEW)
+
+
+def test_a_file_that_is_missing_undoes_the_commit(tmp_path: Path) -> None:
+    written(folder_of(tmp_path), OLD)
+    folder = folder_of(tmp_path, "overwrite")
+    with folder.staged() as write:
+        stage, files = staged_files(folder, write, NEW)
+        folder.place.delete(f"{write.folder}/{files[1].name}")
+        with pytest.raises(NotFound, match="give a path on storage that the driver and all executors share"):
+            folder.commit(write, stage, files)
+    assert ids_in(tmp_path) == OLD
+    assert left_over(tmp_path) == {"_SUCCESS"}
+
+
+def die(write: FolderWrite) -> None:
+    write._keeper.close()
+    folder_write._going_on.discard(write.id)
+
+
+def kill(path: Path, mode: str, change: int, *, after: bool) -> bool:
+    """A commit that is killed at a change; False if it made fewer."""
+    folder = folder_of(path, mode, Mortal(fs.LocalFileSystem()))
+    write = folder.staged().__enter__()
+    stage, files = staged_files(folder, write, NEW)
+    folder.place.filesystem.left, folder.place.filesystem.after = change, after
+    try:
+        folder.commit(write, stage, files)
+        write.__exit__()
+    except Killed:
+        return True
+    finally:
+        die(write)
+    return False
+
+
+def sweep(path: Path, filesystem: Any = None) -> None:
+    """What every write does as it begins."""
+    folder = folder_of(path, "ignore", filesystem)
+    with folder.staged():
+        assert not folder.is_wanted()
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_driver_that_is_killed_at_any_call_leaves_the_old_or_the_new(
+    tmp_path: Path, mode: str, after: bool
+) -> None:
+    new = sorted(OLD + NEW) if mode == "append" else NEW
+    seen = []
+    for change in itertools.count():
+        path = tmp_path / str(change)
+        written(folder_of(path), OLD)
+        killed = kill(path, mode, change, after=after)
+        at_least = set(ids_in(path))
+        assert set(OLD) <= at_least or set(NEW) <= at_least, "old files go after the last new one has come"
+        sweep(path)
+        seen.append(ids_in(path))
+        assert left_over(path) == {"_SUCCESS"}
+        if not killed:
+            break
+    assert all(each in (OLD, new) for each in seen)
+    # From the commit point on it is the new one.
+    assert seen == sorted(seen, key=[OLD, new].index)
+    assert seen[0] == OLD
+    assert seen[-1] == new
+    assert len(seen) > 12
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_so_does_one_whose_successors_are_killed_as_they_clean_up(tmp_path: Path, mode: str) -> None:
+    new = sorted(OLD + NEW) if mode == "append" else NEW
+    for change in itertools.count():
+        outcomes = set()
+        for second in itertools.count():
+            path = tmp_path / f"{change}-{second}"
+            written(folder_of(path), OLD)
+            killed = kill(path, mode, change, after=False)
+            mortal = Mortal(fs.LocalFileSystem(), second)
+            swept = closing_dead(partial(sweep, path, mortal))
+            sweep(path)
+            assert left_over(path) == {"_SUCCESS"}
+            outcomes.add(tuple(ids_in(path)))
+            if swept:
+                break
+        assert len(outcomes) == 1
+        assert outcomes <= {tuple(OLD), tuple(new)}
+        if not killed:
+            return
+
+
+def closing_dead(call: Callable[[], None]) -> bool:
+    """Whether the call ended before it was killed; what it began is of a dead process."""
+    before = set(folder_write._going_on)
+    try:
+        call()
+    except Killed:
+        return False
+    finally:
+        folder_write._going_on.intersection_update(before)
+    return True
+
+
+def test_several_at_once_clean_up_after_the_same_dead_driver(tmp_path: Path) -> None:
+    for change in range(8, 24, 3):
+        path = tmp_path / str(change)
+        written(folder_of(path), OLD)
+        kill(path, "overwrite", change, after=False)
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(written, [folder_of(path)] * 4, [[100 + number] for number in range(4)]))
+        assert [id_ for id_ in ids_in(path) if id_ >= 100] == [100, 101, 102, 103]
+        assert [id_ for id_ in ids_in(path) if id_ < 100] in (OLD, NEW)
+        assert left_over(path) == {"_SUCCESS"}
+
+
+def test_two_appends_at_once_are_both_there(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda number: written(folder_of(tmp_path), [number, number + 100]), range(12)))
+    assert ids_in(tmp_path) == sorted([*range(12), *range(100, 112)])
+    assert left_over(tmp_path) == {"_SUCCESS"}
+
+
+def test_of_overwrites_at_once_one_is_there_as_a_whole(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda number: written(folder_of(tmp_path, "overwrite"), [number] * 3), range(12)))
+    ids = ids_in(tmp_path)
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+
+
+def test_a_file_system_of_fsspec_keeps_the_same_promises(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    place = Place.of(tmp_path / "x", fsspec.filesystem("file"), "a test")
+    folder = ParquetFolder(place, "overwrite", "a test", "x")
+    for ids in (OLD, NEW):
+        written(folder, ids)
+        assert ids_in(tmp_path / "x") == ids
+    assert left_over(tmp_path / "x") <= {"_SUCCESS", HIDDEN}
+    assert list((tmp_path / "x").glob(f"{HIDDEN}/*")) == []
+    with closing(fsspec.filesystem("memory").open("/file", "w")) as file:
+        file.write("x")
+    with pytest.raises(InvalidRequest, match="is a file; give a folder"):
+        Place.of("/file", fsspec.filesystem("memory"), "a test")
