@@ -60,10 +60,10 @@ class Watched(Ranged):
         if self.rows <= recent + planning.FILE_ROWS:
             return
         # What was retracted meanwhile was needed before, and is folded no sooner than what came meanwhile.
+        left = self.rows - recent - planning.FILE_ROWS
         meanwhile = {since for _, since in self._horizons if since > before}
-        needed = max(map(self.needed_rows, (before, *meanwhile)))
-        assert self.rows <= 2 * needed + recent + planning.FILE_ROWS, (
-            f"{self.rows} rows for {needed} and {recent} of the last delays: {self.contents.bases.range_rows}, "
+        assert any(left <= 2 * self.needed_rows(version) for version in (before, self.horizon, *meanwhile)), (
+            f"{self.rows} rows, {recent} of the last delays: {self.contents.bases.range_rows}, "
             f"{[run.rows for run in self.contents.recent]}"
         )
 
