@@ -6,8 +6,9 @@ or killed task are never visible.
 
 Attempts are named by ``taskAttemptId``: ``attemptNumber`` repeats when a stage is run again (SPARK-24552).
 
-Beside its stages, a write task holds one batch and the coalescer's budget (``arrow.coalescer``), a read task the
-streams' pool (``merge.merged``), which is small if a stage gathers rows, and that stage's rows (``spill``).
+Beside its stages, a write task holds one batch, or small ones up to a block, and the coalescer's budget
+(``arrow.coalescer``), a read task the streams' pool (``merge.merged``), which is small if a stage gathers rows, and
+that stage's rows (``spill``).
 
 When the server takes nothing for too long, the task fails with an error that says why, and Spark runs it again.
 """
@@ -28,7 +29,7 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import Coalescer, Declared, counts, fills_block, has_dictionary
+from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, fills_block, gathered, has_dictionary
 from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
@@ -50,6 +51,7 @@ UNSEEN_LEASE_SECONDS = 3600.0
 """The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
 server, by the report that Spark delivers at the end of the job.
 """
+_JOINED_ROWS = 64 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
 """A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
 
@@ -350,7 +352,7 @@ class WriteTask:
         with PutStream(server, command, schema, places, compression) as stream:
             first_row, counted = 0, list[int]()
             is_cast = self.reading.gives(schema)
-            for rows in batches:
+            for rows in self._joined(batches):
                 batch, ids = self.placement.place(rows, producer, first_row)
                 first_row += batch.num_rows
                 if not is_cast:
@@ -364,6 +366,12 @@ class WriteTask:
             answer = stream.commit()
             chosen = location, answer["start"], answer["locations"]
             return {**answer, "server": chosen, "frames": stream.frames, "counts": counted}
+
+    def _joined(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows. Smaller ones
+        fill no block, so :meth:`keeps` is true of them.
+        """
+        return gathered(batches, _JOINED_ROWS, BLOCK_BYTES) if self._may_copy_at_once else batches
 
     def keeps(self, batch: Any) -> bool:
         """Whether ``write`` holds memory of the batch when it asks for the next one."""

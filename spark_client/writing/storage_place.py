@@ -161,7 +161,7 @@ class Place:
 
     def _forget_listings(self) -> None:
         """Systems of fsspec remember them, without what others have written since."""
-        remembering = getattr(getattr(self.filesystem, "handler", None), "fs", None)
+        remembering: Any = getattr(getattr(self.filesystem, "handler", None), "fs", None)
         if hasattr(remembering, "invalidate_cache"):
             remembering.invalidate_cache()
 

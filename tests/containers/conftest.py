@@ -14,6 +14,7 @@ from tests.support.container_engine import BUILD_SECONDS, DIRECTORY, ROOT, Engin
 from tests.support.server_containers import (
     BASE_IMAGE,
     SERVER_IMAGE,
+    SERVICES,
     SPARK_IMAGE,
     TOKEN,
     Project,
@@ -79,7 +80,7 @@ def server(images: Engine) -> Iterator[ServerContainer]:
 @pytest.fixture(scope="session")
 def cluster(images: Engine, base_image: str) -> Iterator[Project]:
     """All services of Compose whose images can be had, healthy."""
-    images.prometheus_image("prom/prometheus:v3.5.0", base_image)
+    images.prometheus_image(SERVICES["prometheus"]["image"], base_image)
     token_file = DIRECTORY / "token"
     token_file.write_text(TOKEN)
     token_file.chmod(0o644)

@@ -14,7 +14,7 @@ import yaml
 
 from tests.support.container_engine import ROOT, Engine
 from tests.support.polling import eventually
-from tests.support.server_containers import Project, ServerContainer, project
+from tests.support.server_containers import SERVICES, Project, ServerContainer, project
 
 pytestmark = [pytest.mark.containers, pytest.mark.slow, pytest.mark.timeout(7200)]
 
@@ -78,6 +78,14 @@ def test_prometheus_reads_the_server_and_has_all_alerts(cluster: Project) -> Non
     eventually(lambda: {rule["health"] for rule in _rules(port)}, {"ok"}, deadline_seconds=180)
     found = answer(port, "/api/v1/query?query=flight_shuffle_memory_limit_bytes")["data"]["result"]
     assert {sample["metric"]["instance"] for sample in found} == {"flight-server:8816"}
+
+
+@pytest.mark.parametrize(
+    "command", ["check rules deploy/prometheus/alerts.yaml", "test rules tests/alerts_test.yaml"]
+)
+def test_prometheus_s_own_tool_takes_the_alerts_and_their_tests(command: str, cluster: Project) -> None:
+    options = ["--rm", f"--volume={ROOT}:/repository:ro", "--workdir=/repository", "--entrypoint=promtool"]
+    cluster.engine.run("run", *options, SERVICES["prometheus"]["image"], *command.split())
 
 
 def _rules(port: int) -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ class Engine:
         dockerfile = f"""
             FROM {base}
             RUN apt-get update && apt-get install --yes --no-install-recommends prometheus wget \
-                && install --directory --owner=nobody /prometheus && rm -rf /var/lib/apt/lists/* /usr/bin/promtool
+                && install --directory --owner=nobody /prometheus && rm -rf /var/lib/apt/lists/*
             USER nobody
             ENTRYPOINT ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
             """

@@ -27,6 +27,7 @@ BASE_IMAGE = stages(ROOT / "Dockerfile")["base"].base
 SERVER_IMAGE, SPARK_IMAGE = "flight-server", "flight-spark"
 TOKEN = "let-me-in"
 COMPOSE = ROOT / "deploy" / "compose.yaml"
+SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
 HEALTHY_SECONDS = 600.0
 """On a machine that has much else to do."""
 
@@ -156,8 +157,7 @@ class Project:
 
     def available_services(self) -> list[str]:
         """Those whose images are here, or can be had."""
-        services: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
-        started = {name: each for name, each in services.items() if "profiles" not in each}
+        started = {name: each for name, each in SERVICES.items() if "profiles" not in each}
         return [
             name for name, each in started.items() if "build" in each or self.engine.has_image(each["image"])
         ]
@@ -169,8 +169,7 @@ def project(engine: Engine, name: str, token_file: Path) -> Iterator[Project]:
     names = ["FLIGHT_GRPC_PORT", "FLIGHT_HTTP_PORT", "SPARK_UI_PORT", "PROMETHEUS_PORT", "GRAFANA_PORT"]
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     override = DIRECTORY / f"{name}.yaml"
-    services: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
-    files = min(services["flight-server"]["ulimits"]["nofile"], resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    files = min(SERVICES["flight-server"]["ulimits"]["nofile"], resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     override.write_text(yaml.safe_dump({"services": {"flight-server": {"ulimits": {"nofile": files}}}}))
     variables = {"FLIGHT_TOKEN_FILE": str(token_file), **{key: str(port) for key, port in ports.items()}}
     own = Engine(engine.client, engine.environment | variables, engine.is_own)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCreate, SealRequest
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
 from spark_client.executors.executor_servers import RunningServers
-from spark_client.jobs import ByKeys, Destination, ReadTask, WriteTask, tasks
+from spark_client.jobs import ByKeys, Destination, InTurn, ReadTask, WriteTask, tasks
 from spark_client.jobs.tasks import UNSEEN_LEASE_SECONDS
 from spark_client.merge import DatasetRef
 from spark_client.steps import MapStage, Pass, run
@@ -94,6 +94,49 @@ def test_large_batches_may_be_overwritten_when_the_next_one_is_asked_for() -> No
     table = table.sort_by("k")
     assert table["k"].to_pylist() == [at + number * rows for number, count in given for at in range(count)]
     assert all(row["v"] == [row["k"]] * width for row in table.to_pylist())
+
+
+@pytest.mark.parametrize("placement", [ByKeys(("k",), 3), InTurn(3)], ids=["by keys", "in turn"])
+def test_small_batches_are_placed_together_and_to_the_same_partitions(
+    placement: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also around a large one, which is not joined."""
+    sizes = [1, 10_000, 30_000, 200_000, 7, 3]
+    numbers = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    batches = [pa.record_batch([pa.array(each)], names=["k"]) for each in numbers]
+    frames: dict[int, list[int]] = {}
+    placed = []
+
+    class Put:
+        frames = 0
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def write(self, batch: Any, partition: int) -> None:
+            frames.setdefault(partition, []).extend(batch.column(0).to_pylist())
+
+        def commit(self) -> dict[str, Any]:
+            return {"start": "s", "locations": []}
+
+    class Noting:
+        def place(self, batch: Any, producer: int, first_row: int) -> Any:
+            placed.append(batch.num_rows)
+            return placement.place(batch, producer, first_row)
+
+    monkeypatch.setattr(tasks, "PutStream", Put)
+    noting: Any = Noting()
+    task = WriteTask("d", 3, Declared("rows", batches[0].schema), noting)
+    task.write(Destination(RemoteServer(A), "g", (A,)), iter(batches), 5, "17")
+    assert placed == [40_001, 200_000, 10]
+    _, ids = placement.place(pa.concat_batches(batches), 5, 0)
+    assert frames == {each: np.flatnonzero(ids == each).tolist() for each in range(3)}
 
 
 def test_tasks_import_no_pandas_which_takes_a_fresh_worker_a_third_of_a_second() -> None:
