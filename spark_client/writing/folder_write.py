@@ -16,7 +16,8 @@ The hidden folder
     ==================  =================================================================================
 
     All but the last two are names of empty files, which are there as a whole or not at all. The owner's goes last. What
-    has none is of no write that goes on: a task that outlived its job made it.
+    has none is of no write that goes on: a task that outlived its job made it. Other names, as of a file system's or a
+    desktop's own files, are of no write: they stay.
 
 Turns
     Stores have neither locks nor files that only one of two writers can make. They do show a file in each listing after
@@ -43,6 +44,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -64,6 +66,7 @@ LEASE_SECONDS = 300.0
 TURN_SECONDS = 900.0
 """A commit waits so long for others; longer than a lease, so that one of a dead driver does not end it."""
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.005, 0.25
+_ID = re.compile("[0-9a-f]{32}")
 _going_on: set[str] = set()
 """The writes of this process."""
 
@@ -188,7 +191,8 @@ class FolderWrite:
         kinds: dict[str, set[str]] = defaultdict(set)
         for name in self._hidden.names():
             write, _, kind = name.partition(".")
-            kinds[write].add(kind)
+            if _ID.fullmatch(write):
+                kinds[write].add(kind)
         return kinds
 
     def _mark(self, kind: str) -> None:

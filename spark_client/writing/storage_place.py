@@ -112,7 +112,9 @@ class Place:
             self.filesystem.delete_file(self.path(name))
 
     def delete_folder(self, name: str) -> None:
-        """Delete a folder with all that is in it; a missing one is fine."""
+        """Delete a folder in this one with all that is in it; a missing one is fine."""
+        if not name or {"", ".", ".."} & {*name.split("/")}:
+            raise ValueError(f"{name!r} is no folder in {self.folder}")
         with suppress(FileNotFoundError):
             self.filesystem.delete_dir(self.path(name))
 

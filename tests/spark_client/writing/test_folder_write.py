@@ -106,10 +106,40 @@ def test_a_live_write_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_files_without_an_owner_are_removed(tmp_path: Path) -> None:
-    (tmp_path / HIDDEN / "1234").mkdir(parents=True)
-    (tmp_path / HIDDEN / "1234" / "of-a-task-that-outlived-its-job").touch()
+    (tmp_path / HIDDEN / ("1234" * 8)).mkdir(parents=True)
+    (tmp_path / HIDDEN / ("1234" * 8) / "of-a-task-that-outlived-its-job").touch()
     with write_at(tmp_path):
-        assert not (tmp_path / HIDDEN / "1234").exists()
+        assert not (tmp_path / HIDDEN / ("1234" * 8)).exists()
+
+
+STRAY = (
+    ".DS_Store",
+    ".nfs00000012",
+    "backup.txt",
+    "backup",
+    "x.owner-1-2-3-4",
+    f"{'0' * 31}.commit",
+    f"{'G' * 32}.lives-1",
+)
+
+
+def test_files_that_are_of_no_write_stay(tmp_path: Path) -> None:
+    (tmp_path / HIDDEN).mkdir()
+    for name in STRAY:
+        (tmp_path / HIDDEN / name).touch()
+    settled: list[str] = []
+    with write_at(tmp_path, settled) as write:
+        write.take_turn()
+    assert settled == [write.id]
+    assert {path.name for path in (tmp_path / HIDDEN).iterdir()} == {*STRAY}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/../b", "a//b", "a/"])
+def test_only_a_folder_in_the_place_is_deleted(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    with pytest.raises(ValueError, match="is no folder in"):
+        Place(fs.LocalFileSystem(), str(tmp_path)).delete_folder(name)
+    assert (tmp_path / "a" / "b").exists()
 
 
 @pytest.mark.parametrize(("seconds_ago", "lives"), [(LEASE_SECONDS - 10, True), (LEASE_SECONDS + 10, False)])

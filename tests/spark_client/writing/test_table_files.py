@@ -229,6 +229,18 @@ def test_a_driver_that_is_killed_leaves_files_that_the_next_write_removes_or_kee
     assert not Path(files.place.folder, HIDDEN).exists()
 
 
+@pytest.mark.parametrize("name", [".DS_Store", ".nfs00000012", "data"])
+def test_a_stray_file_costs_a_table_nothing(tables: Tables, name: str) -> None:
+    written(tables, "t", "append", ROWS)
+    files, _ = tables.files("t", "append")
+    stray = Path(files.place.folder, HIDDEN, name)
+    stray.parent.mkdir()
+    stray.touch()
+    written(tables, "t", "append", MORE)
+    assert tables.rows("t") == expected(*ROWS, *MORE)
+    assert stray.exists()
+
+
 def test_columns_of_a_delta_table_that_are_not_the_pipelines_are_refused(tmp_path: Path) -> None:
     from deltalake import DeltaTable, write_deltalake
 
