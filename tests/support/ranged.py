@@ -68,6 +68,7 @@ class Ranged:
         self.held: int | None = None
         self.history: list[tuple[int, Change]] = []
         self._puts: list[Updates] = []
+        self._needed: dict[int, int] = {}
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
         self._left_over = LeftOver()
@@ -184,7 +185,10 @@ class Ranged:
 
     def needed_rows(self, version: int) -> int:
         """How many rows one fold of everything up to a version would leave."""
-        return len(compacted(Updates.joined(self.layout, self._puts[:version]), version, self.rule)[0])
+        if version not in self._needed:
+            puts = Updates.joined(self.layout, self._puts[:version])
+            self._needed[version] = len(compacted(puts, version, self.rule)[0])
+        return self._needed[version]
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""

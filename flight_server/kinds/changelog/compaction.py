@@ -367,8 +367,10 @@ class Rewrite(Work):
             left, self._changed = left.where(left.versions <= self._began), unique(self._changed, changed)
         self._result = []
         if len(left):
-            # Of all rows it stands for: those that it leaves out are in the records as long as one of them is.
-            first, last = int(whole.versions.min()), min(self._began, int(whole.versions.max()))
+            # Of all rows that these runs stand for, also of those that an earlier fold has left out: what made them
+            # garbage stays in the records as long as they do.
+            first = min(run.first_version for run in self.runs)
+            last = min(self._began, int(whole.versions.max()))
             room = self._memory.reserve(left.size_bytes)
             self._result = [MemoryRun(left, first, last, room)]
         return len(whole)

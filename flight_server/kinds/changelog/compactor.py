@@ -133,9 +133,14 @@ class Compactor:
                 going.busy = True
                 try:
                     await self._work(changelog, going)
+                except BaseException:
+                    # Its steps have ended, and would look as if they had come to their end.
+                    if going in changelog.working:
+                        changelog.working.remove(going)
+                    raise
                 finally:
                     going.busy = False
-        except (DiskTrouble, OSError) as trouble:
+        except (DiskTrouble, OSError, MemoryError) as trouble:
             _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
             self.abandon(changelog)
             now = time.monotonic()
@@ -165,7 +170,7 @@ class Compactor:
         self._planning.add(changelog)
         try:
             amounts = Amounts(changelog.contents, since, changelog.rule)
-            if any(isinstance(run, RunFile) for run in changelog.contents.recent):
+            if any(isinstance(run, RunFile) for run in changelog.contents.runs):
                 await in_thread(self._threads, amounts.count)  # it may read files
             else:
                 amounts.count()
@@ -258,7 +263,8 @@ class Compactor:
             contents = await in_thread(self._threads, _caught_up, work, before)
 
             def replace() -> None:
-                changelog.working.remove(going)
+                if going in changelog.working:  # not given up while the records took it
+                    changelog.working.remove(going)
                 if changelog.state is not ChangelogState.CLOSED:
                     changelog.compacted(contents)
 

@@ -68,6 +68,7 @@ class Bases:
     first_version = tombstones = 0
     # A changelog without rows has few bytes of these.
     __slots__ = (
+        "_counted",
         "keys",
         "last_version",
         "layout",
@@ -92,6 +93,7 @@ class Bases:
         self.size_bytes = round(sum(share * base.size_bytes for share, base in bases))
         self.keys = round(sum(share * base.keys for share, base in bases))
         self.retractions = sum(run.retractions for run in self.runs)
+        self._counted: tuple[Hashes, Numbers] | None = None
 
     @property
     def shared(self) -> NDArray[np.bool_]:
@@ -144,11 +146,19 @@ class Bases:
         return sizes
 
     def counts_of(self, hashes: Hashes) -> Numbers:
-        """How many rows have each of these hashes, which are sorted and unique."""
-        counts = np.zeros(len(hashes), np.int64)
-        for base, wanted, start in self._with(hashes):
-            counts[start : start + len(wanted)] = base.counts_of(wanted)
-        return counts
+        """How many rows have each of these hashes, which are sorted and unique. For one thread at a time: each hash is
+        looked for in the files once, because the same ones are asked for until they are folded.
+        """
+        known, counts = self._counted or (hashes[:0], np.zeros(0, np.int64))
+        new = np.setdiff1d(hashes, known, assume_unique=True)
+        if len(new):
+            places = np.searchsorted(known, new)
+            added = np.zeros(len(new), np.int64)
+            for base, asked, start in self._with(new):
+                added[start : start + len(asked)] = base.counts_of(asked)
+            known, counts = np.insert(known, places, new), np.insert(counts, places, added)
+            self._counted = known, counts
+        return counts[np.searchsorted(known, hashes)]
 
     def _with(self, hashes: Hashes) -> Iterator[tuple[RunFile, Hashes, int]]:
         """The bases that may have some of these hashes, and which, and where they begin."""

@@ -11,13 +11,14 @@ Old rows
 Folds
     A range is due when its old rows outweigh all of its rows. An old row weighs 3: itself, the dead row that it leaves
     in a recent run, and the row that it replaces. It weighs 2 more if it goes itself together with that one, as a
-    retraction. What ends a key (a tombstone, a closing row) weighs twice the key's rows in the base, which are counted.
-    So garbage never exceeds half of the rows, and the old rows have paid for all that a fold reads; each is old once.
-    The cost of a fold beside its rows counts as ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
+    retraction does, or the row that a retraction in the base waits for. What ends a key (a tombstone, a closing row)
+    weighs twice the key's rows in the base, which are counted. So garbage never exceeds half of the rows, and the old
+    rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
+    ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
-    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and outweigh the
-    rows alone, or if nothing is put any more. They are folded in rounds (:class:`LeftOver`), each range at most once in
-    a round, so that a small range, which costs little, never keeps others from being folded.
+    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and outweigh
+    themselves and the base, or if nothing is put any more. They are folded in rounds (:class:`LeftOver`), each range at
+    most once in a round, so that a small range, which costs little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
     most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
@@ -139,6 +140,8 @@ class Amounts:
             self.weights += 3 * counts.old + 2 * (counts.old if rule.any_update_counts else counts.retracting)
             ending.append(counts.ending)
             self.recount_at = min(self.recount_at, counts.recount_at or math.inf)
+        waiting = [0 if each.base is None else each.base.retractions for each in bases.ranges]
+        self.weights += 2 * np.minimum(self.old, waiting)
         hashes = unique(*ending)
         if len(hashes):
             rows = bases.counts_of(hashes)
@@ -178,7 +181,7 @@ class Amounts:
         costs = rows + FILE_ROWS // count
         due = self.weights >= costs
         if slow:
-            due |= (self.weights >= rows) | idle
+            due |= (self.weights >= self.base + self.old) | idle
         due &= self.old > 0
         if round_upto is not None:
             due &= bases.sinces < round_upto
@@ -201,9 +204,9 @@ class Amounts:
 
     def _fold_in_memory(self, *, slow: bool, idle: bool) -> RewritePlan | None:
         rows, old, weight = (int(each.sum()) for each in (self.alive, self.old, self.weights))
-        if not old or weight < (0 if idle else rows if slow else rows + MEMORY_FOLD_ROWS):
-            return None
         cost_rows = rows + MEMORY_FOLD_ROWS
+        if not old or weight < (0 if idle else self.contents.folded_rows + old if slow else cost_rows):
+            return None
         return RewritePlan(self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, folds=True)
 
 

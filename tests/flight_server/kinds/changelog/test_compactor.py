@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog import changelog, commits, compactor, planning, views
+from flight_server.kinds.changelog import changelog, commits, compaction, compactor, planning, views
 from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.compaction import Going
-from flight_server.kinds.changelog.runs import RunFile
+from flight_server.kinds.changelog.runs import RunFile, Updates
 from flight_server.storage import Folder
 from tests.support.changelog_store import Engine
 from tests.support.clocks import Clock
@@ -170,3 +170,27 @@ def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.M
         assert len(inside) == 2
         assert most == 1
         duties.abandon(changelog)
+
+
+@pytest.mark.parametrize("error", [pa.ArrowMemoryError, ValueError])
+@pytest.mark.parametrize("to_file", [False, True])
+def test_work_that_failed_is_given_up_and_loses_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], to_file: bool
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for version in range(5):
+            put(engine, range(10 * version, 10 * version + 10), version)
+        shown = engine.snapshot(5)
+        with monkeypatch.context() as patch:
+
+            def failing(updates: Updates) -> Updates:
+                raise error("no room")
+
+            patch.setattr(compaction, "added_up", failing)
+            engine.begin_rewrite(engine.changelog.contents.recent, to_file=to_file)
+            with suppress(ValueError):  # a duty says what it does not know, and goes on
+                engine.run(engine.store.compactor.look(engine.changelog))
+        assert not engine.changelog.working
+        assert engine.snapshot(5) == shown
+        engine.fold()
+        assert engine.snapshot(5) == shown

@@ -82,3 +82,25 @@ def test_the_number_of_keys_is_right_before_and_after_a_restart(tmp_path: Path) 
     assert before[0] == after[0] == 40
     assert before[1] == pytest.approx(KEYS, rel=0.1)
     assert after[1] == pytest.approx(KEYS, rel=0.1)
+
+
+def test_rows_of_hashes_are_counted_once_in_files() -> None:
+    rows = run_of(np.array([1, 1, 3, 5, 5, 5], np.uint64))
+    asked: list[list[int]] = []
+
+    class Base:
+        rows, size_bytes, keys, retractions = 6, 100, 3, 0
+
+        def counts_of(self, hashes: np.ndarray) -> Any:
+            asked.append(hashes.tolist())
+            return rows.counts_of(hashes)
+
+    base: Any = Base()
+    bases = Bases(LAYOUT, (Range(base=base, rows=6),))
+
+    first = bases.counts_of(np.array([3, 5], np.uint64))
+    second = bases.counts_of(np.array([1, 2, 3, 5], np.uint64))
+    third = bases.counts_of(np.array([1, 5], np.uint64))
+
+    assert (first.tolist(), second.tolist(), third.tolist()) == ([1, 3], [2, 0, 1, 3], [2, 3])
+    assert asked == [[3, 5], [1, 2]]

@@ -217,3 +217,26 @@ def test_deleted_rows_do_not_come_back_after_a_crash_between_two_steps_of_a_fold
     assert engine.snapshot(4) == shown
     assert engine.changelog.rows == 61
     engine.close()
+
+
+def test_halves_of_pairs_do_not_come_back_after_two_folds_in_memory_and_a_crash(base: Path) -> None:
+    first, second = base / "first", base / "second"
+    first.mkdir()
+    pair = {"rule": "pair", "key": ["key"], "kind": "kind", "values": ["send", "recv"], "order_by": ["time"]}
+    engine = Engine(first, SCHEMA, pair)
+    for time_, kind in ((1, "send"), (2, "recv")):
+        engine.commit([((f"key {number}", time_, kind, 0), 1) for number in range(15)])
+        engine.commit([((f"alone {time_}", time_, "send", 0), 1)])
+        if kind == "recv":
+            engine.publish(engine.begin_fold(3, to_file=False))
+    engine.publish(engine.begin_fold(4, to_file=False))
+    engine.commit([((f"late {number}", 1, "send", 0), 1) for number in range(60)])  # in run files
+    engine.publish(engine.begin_fold(5, to_file=True))  # of the first keys alone
+    assert any(isinstance(run, MemoryRun) for run in engine.changelog.contents.recent), "the rest's"
+    shown = engine.snapshot(5)
+    assert len(shown) == 62
+    shutil.copytree(first, second)
+    engine.close()
+    engine = Engine(second, SCHEMA, pair)
+    assert engine.snapshot(5) == shown
+    engine.close()

@@ -60,9 +60,10 @@ class Watched(Ranged):
         if self.rows <= recent + planning.FILE_ROWS:
             return
         # What was retracted meanwhile was needed before, and is folded no sooner than what came meanwhile.
-        needed = max(map(self.needed_rows, (before, self.horizon)))
-        assert self.rows <= 2 * needed + recent + planning.FILE_ROWS, (
-            f"{self.rows} rows for {needed} and {recent} of the last delays: {self.contents.bases.range_rows}, "
+        left = self.rows - recent - planning.FILE_ROWS
+        meanwhile = {since for _, since in self._horizons if since > before}
+        assert any(left <= 2 * self.needed_rows(version) for version in (before, self.horizon, *meanwhile)), (
+            f"{self.rows} rows, {recent} of the last delays: {self.contents.bases.range_rows}, "
             f"{[run.rows for run in self.contents.recent]}"
         )
 
@@ -251,6 +252,24 @@ def write(of: Watched, kind: str, many: int, keys: int) -> None:
 @example([("burst", 300, 300), ("silence", 3, 0), *[("retract", 5, 0)] * 4], 1.0, LATEST)
 @example([("bids", 1000, 5), ("silence", 30, 0), ("close", 20, 0), ("trickle", 40, 20)], 1.0, UNTIL_CLOSED)
 @example([("bids", 1000, 5), ("hold", 0, 0), ("close", 3, 0), ("silence", 30, 0)], 1.0, UNTIL_CLOSED)
+@example(
+    [("retract first", 100, 3), ("hold", 0, 0), *[("burst", 50, 1)] * 6, ("silence", 3, 0), ("burst", 50, 1)],
+    5.0,
+    LATEST,
+)
+@example(
+    [
+        ("retract first", 100, 3),
+        ("burst", 50, 1),
+        ("hold", 0, 0),
+        ("burst", 50, 1),
+        ("retract first", 100, 3),
+        ("burst", 50, 1),
+        ("close", 1, 0),
+    ],
+    5.0,
+    UNTIL_CLOSED,
+)
 @given(
     st.lists(phases, min_size=2, max_size=7),
     st.sampled_from([0.0, 1.0, 5.0]),
