@@ -46,7 +46,13 @@ class Place:
         else:
             if not isinstance(filesystem, fs.FileSystem):
                 filesystem = fs.PyFileSystem(fs.FSSpecHandler(filesystem))
-            text = filesystem.normalize_path(str(path))
+            its_own = _of_fsspec(filesystem)
+            # Those of fsspec list paths in their own form only, without a scheme, and absolute on disks.
+            text = (
+                filesystem.normalize_path(str(path))
+                if its_own is None
+                else its_own._strip_protocol(str(path))
+            )
         place = cls(filesystem, text.rstrip("/"))
         try:
             info = filesystem.get_file_info(place.folder)
@@ -92,7 +98,7 @@ class Place:
         source, target = self.path(name), self.path(new)
         try:
             self.filesystem.move(source, target)
-        except FileNotFoundError:
+        except OSError:  # not all say that the parent is missing
             self._make_parent(target)
             self.filesystem.move(source, target)
 
@@ -159,13 +165,23 @@ class Place:
         self._forget_listings()
         selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=recursive)
         infos = self.filesystem.get_file_info(selector)
+        odd = next((info.path for info in infos if not info.path.startswith(self.folder)), None)
+        if odd is not None:
+            raise InvalidRequest(
+                f"{odd} is listed below {self.folder}: give the path in the file system's own form"
+            )
         return [(info.path.removeprefix(self.folder).strip("/"), info) for info in infos]
 
     def _forget_listings(self) -> None:
         """Systems of fsspec remember them, without what others have written since."""
-        remembering: Any = getattr(getattr(self.filesystem, "handler", None), "fs", None)
+        remembering = _of_fsspec(self.filesystem)
         if hasattr(remembering, "invalidate_cache"):
             remembering.invalidate_cache()
 
     def _make_parent(self, path: str) -> None:
         self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+
+
+def _of_fsspec(filesystem: Any) -> Any:
+    """The file system of fsspec behind one of pyarrow; None if there is none."""
+    return getattr(getattr(filesystem, "handler", None), "fs", None)

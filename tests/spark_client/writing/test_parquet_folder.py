@@ -284,7 +284,9 @@ def test_of_overwrites_at_once_one_is_there_as_a_whole(tmp_path: Path) -> None:
     assert len(set(ids)) == 1
 
 
-def test_a_file_system_of_fsspec_keeps_the_same_promises(tmp_path: Path) -> None:
+def test_a_file_system_of_fsspec_keeps_the_same_promises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fsspec = pytest.importorskip("fsspec")
     place = Place.of(tmp_path / "x", fsspec.filesystem("file"), "a test")
     folder = ParquetFolder(place, "overwrite", "a test", "x")
@@ -292,6 +294,15 @@ def test_a_file_system_of_fsspec_keeps_the_same_promises(tmp_path: Path) -> None
         written(folder, ids)
         assert ids_in(tmp_path / "x") == ids
     assert left_over(tmp_path / "x") <= {"_SUCCESS", HIDDEN}
+    assert list((tmp_path / "x").glob(f"{HIDDEN}/*")) == []
+    monkeypatch.chdir(tmp_path)
+    written(
+        ParquetFolder(
+            Place.of("../" + tmp_path.name + "/x", fsspec.filesystem("file"), "a test"), "append", "", ""
+        ),
+        OLD,
+    )
+    assert ids_in(tmp_path / "x") == sorted(OLD + NEW)
     assert list((tmp_path / "x").glob(f"{HIDDEN}/*")) == []
     with closing(fsspec.filesystem("memory").open("/file", "w")) as file:
         file.write("x")
