@@ -194,7 +194,10 @@ class Compactor:
             if files is None and not going and not (memory is not None and memory.folds):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
-            if plan is not None and not (plan.alone and going) and not any(each.alone for each in going):
+            # Two works on the same runs would both put their rows there.
+            if plan is not None and not any(
+                each.alone or plan.alone or each.in_memory == plan.in_memory for each in going
+            ):
                 self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
     def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | RewritePlan | None:

@@ -194,3 +194,18 @@ def test_work_that_failed_is_given_up_and_loses_no_rows(
         assert engine.snapshot(5) == shown
         engine.fold()
         assert engine.snapshot(5) == shown
+
+
+def test_quiet_rows_become_one_file_also_while_memory_is_short(tmp_path: Path, clock: Clock) -> None:
+    with closing(Engine(tmp_path, SCHEMA, None)) as engine:
+        put(engine, range(20_000), 1)
+        shown = engine.snapshot(1)
+        assert engine.changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
+        engine.changelog.wake()
+        while engine.changelog.left_over.since is None:
+            pass_time(engine, clock, 0.1)
+        room = engine.store.memory.reserve(engine.store.memory.limit_bytes)  # of other changelogs
+        pass_time(engine, clock, 60)
+        room.free()
+        assert engine.snapshot(1) == shown
+        assert [run.rows for run in engine.changelog.contents.runs] == [20_000]
