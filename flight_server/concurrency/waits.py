@@ -25,7 +25,7 @@ Shown = Callable[[str], bool]
 _ALL = slice(None)
 ENDS = {
     "producer": "with that put, or the dataset's lease",
-    "budget": "when readers take, or are ended",
+    "budget": "when readers read on, or are ended",
     "reader": "when it takes or leaves, or others need its room",
     "disk": "with the disk's answer",
     "source": "with the pull",

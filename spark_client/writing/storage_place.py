@@ -23,6 +23,7 @@ _AT_ONCE = 16
 """So many calls to a store, each of which waits for its answer."""
 _STORES = ("s3", "gcs", "abfs")
 _IMPOSSIBLE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP)
+_LISTINGS = 20
 _TRIES = 3
 """Another write may remove an empty folder that this one has made."""
 
@@ -214,7 +215,14 @@ class Place:
 
         self._forget_listings()
         selector = fs.FileSelector(self.folder, allow_not_found=True, recursive=recursive)
-        infos = self.filesystem.get_file_info(selector)
+        for left in reversed(range(_LISTINGS)):
+            try:
+                infos = self.filesystem.get_file_info(selector)
+            except FileNotFoundError:  # another write removed a folder while it was listed
+                if not left:
+                    raise
+            else:
+                break
         odd = next((info.path for info in infos if not info.path.startswith(self.folder)), None)
         if odd is not None:
             raise InvalidRequest(

@@ -141,7 +141,13 @@ def test_a_commit_is_answered_with_its_totals(raw: RawFlight) -> None:
     sizes = [len(message) for message in attempt_messages(7, "x", frames)[1:-1]]
     assert answer["committed"] is True
     assert (answer["rows"], answer["bytes"]) == (3, sum(sizes))
-    assert answer.keys() == {"committed", "rows", "bytes", "generation"}  # sums only, none for each partition
+    assert answer.keys() == {
+        "committed",
+        "rows",
+        "bytes",
+        "generation",
+        "start",
+    }  # sums only, none for each partition
 
 
 def test_nothing_can_be_read_before_the_seal_and_a_waiting_reader_gets_it_then(
