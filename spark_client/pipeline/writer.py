@@ -7,6 +7,7 @@ it wrote can be read, or raises.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -71,7 +72,13 @@ class PipelineWriter:
         """Put rows in a folder ``name=value`` for each value of these columns, which the files then do not have.
         Raises InvalidRequest: no such column.
         """
-        return replace(self, _folders=find_keys(self._steps, names_of(cols), "partitionBy"))
+        folders = find_keys(self._steps, names_of(cols), "partitionBy")
+        twice = [name for name in folders if folders.count(name) > 1]
+        if twice:
+            raise InvalidRequest(
+                f"partitionBy: {twice[0]!r} is there twice; name each column once", column=twice[0]
+            )
+        return replace(self, _folders=folders)
 
     def parquet(
         self,
@@ -190,7 +197,14 @@ class PipelineWriter:
         steps = self._steps
         if layout.folders:
             steps = sort_within_partitions(steps, list(layout.folders))
-        with publication.staged() as write:
+        with ExitStack() as ending:
+            try:
+                write = ending.enter_context(publication.staged())
+            except PermissionError:
+                # Where nothing may be written, what is there can still be left, or refused.
+                if publication.is_wanted():
+                    raise
+                return
             if publication.is_wanted():
                 stage = FileStage(publication.place, publication.folder(write), layout)
                 files = [WrittenFile.of(row) for row in last_rows(steps, stage, REPORT)]

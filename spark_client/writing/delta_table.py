@@ -62,12 +62,20 @@ class DeltaFiles(TableFiles):
         layout = layout_of(struct, folders, self.where, compression=codec)
         columns = layout_of(struct, (), self.where, compression=codec).declared.schema.remove_metadata()
         columns = pa.schema([self._as_in(table, each) for each in columns])
+        for name in folders:
+            if pa.types.is_decimal(columns.field(name).type):
+                raise InvalidRequest(
+                    f"{self.where}: column {name!r} is {columns.field(name).type}, which deltalake does not always "
+                    "read back from the name of a partition; cast it to string before",
+                    column=name,
+                )
         stored = [columns.field(name) for name in layout.declared.schema.names]
         schema = pa.schema(stored, metadata=layout.declared.schema.metadata)
         declared = replace(layout.declared, schema=schema)
         kinds = imported("deltalake", "delta").Schema.from_arrow(columns)
         prepared = replace(self, folders=tuple(folders), schema=kinds)
-        return prepared, replace(layout, declared=declared, ending=".parquet")
+        required = tuple(name for name in folders if not columns.field(name).nullable)
+        return prepared, replace(layout, declared=declared, ending=".parquet", required=required)
 
     def is_there(self) -> bool:
         return self._table() is not None
@@ -129,6 +137,10 @@ class DeltaFiles(TableFiles):
         asked += [key for each in columns for key in each.metadata if key.startswith(_OF_COLUMNS)]
         if settings.get("delta.columnMapping.mode", "none") != "none":
             asked.append("delta.columnMapping.mode")
+        if settings.get("delta.appendOnly") == "true" and self.mode == "overwrite":
+            raise InvalidRequest(
+                f"{self.where}: {self.name} has delta.appendOnly, and so no overwrite; append to it"
+            )
         if asked:
             raise InvalidRequest(
                 f"{self.where}: {self.name} has {asked[0]}, which files of tasks would not keep; write it by deltalake "

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.pyspark_parts import from_arrow_schema
 from spark_client.spill import writing_budget
@@ -83,6 +84,7 @@ class FileLayout:
         compression: as pyarrow names it.
         zone: in which times are in names of folders.
         ending: of the names that tasks give to files.
+        required: those of the folders that have neither null nor an empty text.
     """
 
     declared: Declared
@@ -90,6 +92,7 @@ class FileLayout:
     compression: str
     zone: str
     ending: str = ""
+    required: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,13 @@ class _OpenFile:
         layout = stage.layout
         self.values = values
         self._texts = tuple(texts_of(values, layout.zone))
+        for each, text in zip(layout.folders, self._texts, strict=True):
+            if text is None and each in layout.required:
+                raise InvalidRequest(
+                    f"{layout.declared.stage}: column {each!r} has nulls or empty texts, which are one in the name of "
+                    "a partition, but is declared NOT NULL; filter them or allow nulls",
+                    column=each,
+                )
         self._place, self._name = stage.place.below(stage.folder), name
         self._declared = layout.declared
         self._budget_bytes = writing_budget(GROUP_BYTES)

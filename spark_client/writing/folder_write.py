@@ -33,9 +33,10 @@ Driver that died
     On its own machine its process tells: there is none of this number and start. From elsewhere it is dead when
     ``LEASE_SECONDS`` have passed since the time in its file, so clocks may differ by half of that. The next write, at
     its begin, and those that wait for its turn, settle its commit by the journal (``settle`` of the caller) and remove
-    its files. Several may do so at once: each step is fine twice, and concerns files of that write, or that its journal
-    names, only. A write whose files are removed though its driver lives, because it stood still for so long, fails: the
-    commit misses them.
+    its files. What cannot be settled now, as where files may not be deleted, is left to the writes after it. Several
+    may do so at once: each step is fine twice, and concerns files of that write, or that its journal names, only. A
+    write whose files are removed though its driver lives, because it stood still for so long, fails: the commit misses
+    them.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ TURN_SECONDS = 900.0
 """A commit waits so long for others; longer than a lease, so that one of a dead driver does not end it."""
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.005, 0.25
 _ID = re.compile("[0-9a-f]{32}")
+_OWNER = re.compile(r"([^-]+)-(\d+)-(\d+)-(.*)")
 _going_on: set[str] = set()
 """The writes of this process."""
 
@@ -211,7 +213,11 @@ class FolderWrite:
         """
         if not settled:
             journal = self._hidden.get(f"{write}.commit")
-            self.settle(write, None if journal is None else Journal.parse(journal))
+            try:
+                self.settle(write, None if journal is None else Journal.parse(journal))
+            except Exception as error:  # noqa: BLE001 - it must not end all later writes
+                _log.warning("what a write to %s has left is not settled yet: %s", self.place.folder, error)
+                return
             self._hidden.delete(f"{write}.commit")
         try:
             self._hidden.delete_folder(write)
@@ -246,8 +252,8 @@ class _Facts:
                 facts["number"] = int(rest)
             elif name == "lives" and rest.isdigit():
                 facts["lives_at"] = max(int(rest), facts.get("lives_at", 0))
-            elif name == "owner" and rest.count("-") >= 3:
-                machine, pid, started, host = rest.split("-", 3)
+            elif name == "owner" and (owner := _OWNER.fullmatch(rest)) is not None:
+                machine, pid, started, host = owner.groups()
                 facts |= {"machine": machine, "pid": int(pid), "started": int(started), "host": host}
         return cls(**facts)
 

@@ -55,9 +55,16 @@ def _text(value: Any, zone: str) -> str:
     kind = value.type
     if pa.types.is_decimal(kind):
         return f"{value.as_py():f}"
+    if pa.types.is_date(kind):
+        return _far(str(value.cast(pa.string())))
     if pa.types.is_timestamp(kind):
         local = pc.local_timestamp(value.cast(pa.timestamp(kind.unit, zone))) if kind.tz else value
         seconds, _, fraction = str(local.cast(pa.string())).partition(".")
         fraction = fraction.rstrip("0")
-        return f"{seconds}.{fraction}" if fraction else seconds
+        return _far(f"{seconds}.{fraction}" if fraction else seconds)
     return str(value.cast(pa.string()))
+
+
+def _far(text: str) -> str:
+    """A day as Spark writes it, after the year 9999 with a sign."""
+    return f"+{text}" if re.match(r"\d{5}", text) else text

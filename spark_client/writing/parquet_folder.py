@@ -21,7 +21,8 @@ Commit point
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -88,6 +89,17 @@ class ParquetFolder:
         if not self.is_wanted():
             return
         replaced = tuple(self.place.visible()) if self.mode == "overwrite" else ()
+        if not self.place.may_delete(replaced):
+            raise InvalidRequest(
+                f"{self.where}: old files of {self.path} may not be deleted, so they stay; write elsewhere"
+            )
+        try:
+            self.place.prepare(names.values())
+        except (OSError, ValueError) as error:
+            self.place.remove_empty(_parents(names.values()))
+            raise InvalidRequest(
+                f"{self.where}: {self.path} cannot have a file of this write: {error}"
+            ) from error
         journal = Journal(names, replaced, self.place.has(SUCCESS))
         write.begin_commit(journal)
         self.place.delete(SUCCESS)
@@ -104,9 +116,12 @@ class ParquetFolder:
     def _finish(self, journal: Journal) -> None:
         """What follows the commit point."""
         self.place.delete_all(journal.replaced)
-        parents = {str(parent) for name in journal.replaced for parent in PurePosixPath(name).parents}
-        self.place.remove_empty(parents - {"."})
-        self.place.mark(SUCCESS)
+        self.place.remove_empty(_parents(journal.replaced))
+        self._mark()
+
+    def _mark(self) -> None:
+        with suppress(IsADirectoryError):
+            self.place.mark(SUCCESS)
 
     def _settle(self, write: str, journal: Journal | None) -> None:  # noqa: ARG002 - the journal says it all
         if journal is None:
@@ -115,5 +130,11 @@ class ParquetFolder:
             self._finish(journal)
             return
         self.place.delete_all(journal.files.values())
+        self.place.remove_empty(_parents(journal.files.values()))
         if journal.marked:
-            self.place.mark(SUCCESS)
+            self._mark()
+
+
+def _parents(names: Iterable[str]) -> set[str]:
+    """The folders of files."""
+    return {str(parent) for name in names for parent in PurePosixPath(name).parents} - {"."}

@@ -7,6 +7,8 @@ a copy within the store.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +21,10 @@ from spark_client.scan import is_hidden, located
 
 _AT_ONCE = 16
 """So many calls to a store, each of which waits for its answer."""
+_STORES = ("s3", "gcs", "abfs")
+_IMPOSSIBLE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP)
 _LISTINGS = 20
+"""Another write may remove a folder while it is listed."""
 _TRIES = 3
 """Another write may remove an empty folder that this one has made."""
 
@@ -114,9 +119,15 @@ class Place:
             list(threads.map(self.delete, names))
 
     def delete(self, name: str) -> None:
-        """Delete a file; a missing one is fine."""
-        with suppress(FileNotFoundError):
-            self.filesystem.delete_file(self.path(name))
+        """Delete a file, or a link; a missing one is fine, and one that cannot be there."""
+        try:
+            if self._is_local:
+                Path(self.path(name)).unlink(missing_ok=True)
+            else:
+                self.filesystem.delete_file(self.path(name))
+        except (OSError, ValueError) as error:
+            if not _cannot_be(error):
+                raise
 
     def delete_folder(self, name: str) -> None:
         """Delete a folder in this one with all that is in it; a missing one is fine."""
@@ -137,28 +148,66 @@ class Place:
 
     def remove_empty(self, names: Iterable[str]) -> None:
         """Remove those folders that are empty, where the file system sees to that itself; stores have no folders."""
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        if isinstance(self.filesystem, fs.LocalFileSystem):
+        if self._is_local:
             for name in sorted(names, key=len, reverse=True):
-                with suppress(OSError):
+                with suppress(OSError, ValueError):
                     Path(self.path(name)).rmdir()
 
     def are_there(self, names: Iterable[str]) -> bool:
         """Whether all of these are files."""
         self._forget_listings()
-        infos = self.filesystem.get_file_info([self.path(name) for name in names])
+        try:
+            infos = self.filesystem.get_file_info([self.path(name) for name in names])
+        except (OSError, ValueError) as error:
+            if _cannot_be(error):
+                return False
+            raise
         return all(info.is_file for info in infos)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """See whether files can have these names, and make their folders where the file system has folders. Raises
+        OSError, or pyarrow's ValueError: they cannot.
+        """
+        names = list(names)
+        self.filesystem.get_file_info([self.path(name) for name in names])
+        if self.filesystem.type_name not in _STORES:
+            for parent in {name.rpartition("/")[0] for name in names} - {""}:
+                self.filesystem.create_dir(self.path(parent), recursive=True)
+
+    def may_delete(self, names: Iterable[str]) -> bool:
+        """Whether files may be deleted, as far as that can be known before."""
+        parents = {self.path(name).rpartition("/")[0] for name in names}
+        return not self._is_local or all(os.access(parent, os.W_OK | os.X_OK) for parent in parents)
 
     def names(self) -> list[str]:
         """What is directly in the folder."""
         return [name for name, _ in self._listed(recursive=False)]
 
     def visible(self) -> Iterator[str]:
-        """All files below, but those that readers pass over, because a part of their path is hidden."""
+        """All files below, but those that readers pass over, because a part of their path is hidden. A link to a folder
+        is one of them: what is behind it is not below.
+        """
+        if self._is_local:
+            yield from self._visible_on_disk()
+            return
         for name, info in self._listed(recursive=True):
             if info.is_file and not any(map(is_hidden, name.split("/"))):
                 yield name
+
+    def _visible_on_disk(self) -> Iterator[str]:
+        root = Path(self.folder)
+        for parent, folders, files in os.walk(root):
+            folders[:] = [each for each in folders if not is_hidden(each)]
+            links = [each for each in folders if Path(parent, each).is_symlink()]
+            yield from (
+                str(Path(parent, name).relative_to(root)) for name in (*files, *links) if not is_hidden(name)
+            )
+
+    @property
+    def _is_local(self) -> bool:
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def _listed(self, *, recursive: bool) -> list[tuple[str, Any]]:
         from pyarrow import fs  # noqa: PLC0415 - as above
@@ -168,7 +217,7 @@ class Place:
         for left in reversed(range(_LISTINGS)):
             try:
                 infos = self.filesystem.get_file_info(selector)
-            except FileNotFoundError:  # another write removed a folder while it was listed
+            except FileNotFoundError:
                 if not left:
                     raise
             else:
@@ -188,6 +237,13 @@ class Place:
 
     def _make_parent(self, path: str) -> None:
         self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+
+
+def _cannot_be(error: Exception) -> bool:
+    """Whether no file can be, or is, where the error comes from; pyarrow's own, of a name with a zero byte, has no
+    number.
+    """
+    return isinstance(error, FileNotFoundError | ValueError) or getattr(error, "errno", None) in _IMPOSSIBLE
 
 
 def _of_fsspec(filesystem: Any) -> Any:

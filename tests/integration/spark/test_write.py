@@ -124,6 +124,7 @@ FOLDERS = {
     "flag": "id % 2 = 0",
     "day": "if(id % 5 = 0, null, date_add(date'1999-12-31', int(id % 3)))",
     "at": "timestamp'2024-07-01 10:00:00.5' + make_dt_interval(0, int(id % 2) * 24 * 30)",
+    "far": "date_add(date'9999-12-31', int(id % 2))",
     "local": "timestamp_ntz'0001-01-01 00:00:00.000001'",
     "exact": "cast(id % 2 as decimal(9, 2)) / 4",
 }
@@ -170,6 +171,8 @@ def test_columns_that_name_no_folder_are_refused(
             pipeline.write.parquet(tmp_path, partitionBy=name)
     with pytest.raises(InvalidRequest, match="all columns name folders, and no column is left for the files"):
         pipeline.select("id").write.parquet(tmp_path, partitionBy=["id"])
+    with pytest.raises(InvalidRequest, match="partitionBy: 'id' is there twice"):
+        pipeline.write.partitionBy("id", "id")
     with pytest.raises(InvalidRequest, match="partitionBy: no column 'k'"):
         pipeline.write.partitionBy("k")
     with pytest.raises(InvalidRequest, match=r"mode is one of error, .*, not 'replace'"):

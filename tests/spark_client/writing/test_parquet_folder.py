@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from spark_client.writing import (
     folder_write,
     layout_of,
 )
-from spark_client.writing.folder_write import HIDDEN
+from spark_client.writing.folder_write import HIDDEN, Journal
 from spark_client.writing.storage_place import _AT_ONCE
 
 LAYOUT = layout_of(StructType().add("id", LongType()), (), "a test", compression="none")
@@ -148,6 +149,86 @@ def test_an_overwrite_leaves_no_empty_folders_and_nothing_of_others(tmp_path: Pa
         (tmp_path / name).write_bytes(b"x")
     written(folder_of(tmp_path, "overwrite"), NEW)
     assert left_over(tmp_path) == {"_SUCCESS", "_hidden", ".left"}
+
+
+def file_in(folder: ParquetFolder, write: FolderWrite, name: str) -> WrittenFile:
+    _stage, (file,) = staged_files(folder, write, [100])
+    return replace(file, folder=name)
+
+
+@pytest.mark.parametrize("name", [f"k={'x' * 300}", "k=\0", "blocked"])
+def test_a_folder_that_cannot_be_fails_before_anything_is_visible(tmp_path: Path, name: str) -> None:
+    written(folder_of(tmp_path), OLD)
+    (tmp_path / "blocked").touch()
+    folder = folder_of(tmp_path, "append")
+    with folder.staged() as write:
+        stage, files = staged_files(folder, write, NEW)
+        with pytest.raises(InvalidRequest, match="cannot have a file of this write"):
+            folder.commit(write, stage, [*files, file_in(folder, write, name)])
+    assert ids_in(tmp_path) == OLD
+    assert left_over(tmp_path) == {"_SUCCESS", "blocked"}
+    written(folder_of(tmp_path), NEW)
+    assert ids_in(tmp_path) == sorted(OLD + NEW)
+
+
+def test_a_journal_with_names_that_cannot_be_is_undone(tmp_path: Path) -> None:
+    written(folder_of(tmp_path), OLD)
+    for name in (f"k={'x' * 300}/a", "k=\0/a", "_SUCCESS/a"):
+        dead = folder_of(tmp_path).staged().__enter__()
+        dead.place.put("part-x.parquet", "")
+        dead.begin_commit(
+            Journal({f"{dead.folder}/1": "part-x.parquet", f"{dead.folder}/2": name}, marked=True)
+        )
+        die(dead)
+        sweep(tmp_path)
+        assert ids_in(tmp_path) == OLD
+        assert left_over(tmp_path) == {"_SUCCESS"}
+
+
+def test_what_cannot_be_settled_is_left_to_later_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(folder_of(tmp_path), OLD)
+    kill(tmp_path, "overwrite", 10, after=False)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(
+            ParquetFolder, "_finish", lambda *_: (_ for _ in ()).throw(PermissionError("read only"))
+        )
+        refusing.setattr(Place, "delete_all", lambda *_: (_ for _ in ()).throw(PermissionError("read only")))
+        sweep(tmp_path)
+    sweep(tmp_path)
+    assert ids_in(tmp_path) in (OLD, NEW)
+    assert left_over(tmp_path) == {"_SUCCESS"}
+
+
+def test_old_files_that_may_not_be_deleted_are_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(folder_of(tmp_path), OLD)
+    with monkeypatch.context() as refusing:
+        refusing.setattr("spark_client.writing.storage_place.os.access", lambda *_: False)
+        with pytest.raises(InvalidRequest, match="may not be deleted, so they stay"):
+            written(folder_of(tmp_path, "overwrite"), NEW)
+    assert ids_in(tmp_path) == OLD
+
+
+def test_a_folder_in_the_place_of_the_marker_changes_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "_SUCCESS").mkdir()
+    for ids in (OLD, NEW):
+        written(folder_of(tmp_path, "overwrite"), ids)
+        assert ids_in(tmp_path) == ids
+
+
+def test_an_overwrite_removes_a_link_and_nothing_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "important").mkdir()
+    (tmp_path / "important" / "precious.parquet").touch()
+    (tmp_path / "out" / "k=1").mkdir(parents=True)
+    (tmp_path / "out" / "k=1" / "link").symlink_to(tmp_path / "important")
+    (tmp_path / "out" / "file").symlink_to(tmp_path / "important" / "precious.parquet")
+    written(folder_of(tmp_path / "out", "overwrite"), NEW)
+    assert ids_in(tmp_path / "out") == NEW
+    assert left_over(tmp_path / "out") == {"_SUCCESS"}
+    assert (tmp_path / "important" / "precious.parquet").exists()
 
 
 def test_a_delta_table_is_not_written_past_its_log(tmp_path: Path) -> None:

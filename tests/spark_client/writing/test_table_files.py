@@ -282,6 +282,36 @@ def test_nulls_that_a_table_does_not_allow_are_an_error_of_the_task(tmp_path: Pa
     assert tables.rows("t") == expected(*MORE)
 
 
+@pytest.mark.parametrize("key", [None, ""])
+def test_a_partition_that_may_not_be_null_is_checked_before_the_commit(
+    tmp_path: Path, key: str | None
+) -> None:
+    from deltalake import DeltaTable, Schema
+
+    column = pa.field("k", pa.string(), nullable=False)
+    schema = pa.schema([("id", pa.int64()), column, ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(str(tmp_path / "t"), Schema.from_arrow(schema), partition_by=["k"])
+    tables = DeltaTables(tmp_path)
+    with pytest.raises(InvalidRequest, match="column 'k' has nulls or empty texts, which are one"):
+        written(tables, "t", "append", [(1, key, 0)])
+    written(tables, "t", "append", MORE)
+    assert tables.rows("t") == expected(*MORE)
+
+
+def test_what_a_delta_table_does_not_keep_is_refused_before_the_job(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    tables = DeltaTables(tmp_path)
+    written(tables, "t", "append", ROWS)
+    DeltaTable(str(tmp_path / "t")).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(InvalidRequest, match=r"has delta\.appendOnly, and so no overwrite"):
+        tables.files("t", "overwrite")
+    written(tables, "t", "append", MORE)
+    exact = StructType().add("id", "long").add("v", "decimal(9,2)")
+    with pytest.raises(InvalidRequest, match="which deltalake does not always read back"):
+        DeltaFiles.of(tmp_path / "new", "append", "write.delta", None).prepared(exact, ("v",), "snappy")
+
+
 def test_what_an_iceberg_table_does_not_take_is_refused(tmp_path: Path) -> None:
     from pyiceberg.transforms import BucketTransform
 
