@@ -177,7 +177,9 @@ class Place:
     def may_delete(self, names: Iterable[str]) -> bool:
         """Whether files may be deleted, as far as that can be known before."""
         parents = {self.path(name).rpartition("/")[0] for name in names}
-        return not self._is_local or all(os.access(parent, os.W_OK | os.X_OK) for parent in parents)
+        return not self._is_local or all(
+            os.access(parent, os.W_OK | os.X_OK, effective_ids=True) for parent in parents
+        )
 
     def names(self) -> list[str]:
         """What is directly in the folder."""

@@ -124,7 +124,6 @@ FOLDERS = {
     "flag": "id % 2 = 0",
     "day": "if(id % 5 = 0, null, date_add(date'1999-12-31', int(id % 3)))",
     "at": "timestamp'2024-07-01 10:00:00.5' + make_dt_interval(0, int(id % 2) * 24 * 30)",
-    "far": "date_add(date'9999-12-31', int(id % 2))",
     "local": "timestamp_ntz'0001-01-01 00:00:00.000001'",
     "exact": "cast(id % 2 as decimal(9, 2)) / 4",
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
@@ -26,7 +27,7 @@ from flight_server.protocol.errors import InvalidRequest
 from spark_client.steps import Pass
 from spark_client.writing import FileStage, Place, WrittenFile, file_stage, layout_of
 from spark_client.writing.file_stage import run_starts
-from spark_client.writing.folders import folder_of
+from spark_client.writing.folders import folder_of, texts_of
 
 STRUCT = StructType().add("k", StringType()).add("id", LongType())
 
@@ -159,4 +160,12 @@ def test_columns_of_folders_have_texts() -> None:
         layout_of(StructType().add("id", LongType()), ("id",), "a test", compression="snappy")
     with pytest.raises(InvalidRequest, match="the pipeline has no columns"):
         layout_of(StructType(), (), "a test", compression="snappy")
+    days = pa.array([2932896, 2932897], pa.int32())
+    far = [
+        *days.cast(pa.date32()),
+        *pc.multiply(days.cast(pa.int64()), 86_400_000_000).cast(pa.timestamp("us")),
+    ]
+    assert [*texts_of(far, "UTC")] == [
+        *("9999-12-31", "+10000-01-01", "9999-12-31 00:00:00", "+10000-01-01 00:00:00")
+    ]
     assert folder_of(["a=b", "c"], ["1", None]) == "a%3Db=1/c=__HIVE_DEFAULT_PARTITION__"

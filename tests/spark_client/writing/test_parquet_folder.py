@@ -206,7 +206,7 @@ def test_old_files_that_may_not_be_deleted_are_not_overwritten(
 ) -> None:
     written(folder_of(tmp_path), OLD)
     with monkeypatch.context() as refusing:
-        refusing.setattr("spark_client.writing.storage_place.os.access", lambda *_: False)
+        refusing.setattr("spark_client.writing.storage_place.os.access", lambda *_, **__: False)
         with pytest.raises(InvalidRequest, match="may not be deleted, so they stay"):
             written(folder_of(tmp_path, "overwrite"), NEW)
     assert ids_in(tmp_path) == OLD
