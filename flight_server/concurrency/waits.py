@@ -26,7 +26,7 @@ _ALL = slice(None)
 ENDS = {
     "producer": "with that put, or the dataset's lease",
     "budget": "when readers read on, or are ended",
-    "reader": "when it takes or leaves, or others need its room",
+    "reader": "when it reads on or leaves, or others need its memory",
     "disk": "with the disk's answer",
     "source": "with the pull",
     "writer": "when it sends or leaves",

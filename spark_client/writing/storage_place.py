@@ -24,6 +24,7 @@ _AT_ONCE = 16
 _STORES = ("s3", "gcs", "abfs")
 _IMPOSSIBLE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP)
 _LISTINGS = 20
+"""Another write may remove a folder while it is listed."""
 _TRIES = 3
 """Another write may remove an empty folder that this one has made."""
 
@@ -220,7 +221,7 @@ class Place:
         for left in reversed(range(_LISTINGS)):
             try:
                 infos = self.filesystem.get_file_info(selector)
-            except FileNotFoundError:  # another write removed a folder while it was listed
+            except FileNotFoundError:
                 if not left:
                     raise
             else:
