@@ -31,6 +31,8 @@ _OF_COLUMNS = ("delta.invariants", "delta.generationExpression", "delta.identity
 class DeltaFiles(TableFiles):
     """The table at an address; ``options`` are for ``deltalake``."""
 
+    kind = "delta"
+
     address: str
     options: Mapping[str, str] | None = None
     folders: tuple[str, ...] = ()

@@ -7,17 +7,18 @@ The hidden folder
     ``_flight_writes`` below the path; readers pass over it. A write has an id, which no other has, and in the folder
 
     ==================  =================================================================================
-    ``ID.owner-…``      its driver: machine, process, the process's start, host; from the first call to the last
+    ``ID.owner-…``      its kind and driver: machine, process and its start, host; from the first call to the last
     ``ID.lives-T``      the time T, anew while the driver lives
     ``ID.choosing``     it is about to take a number
     ``ID.turn-N``       it has the number N, and waits for its turn, or has it
     ``ID.commit``       what its commit does (:class:`Journal`), written before it does anything
+    ``ID.done``         the commit has reached its point
     ``ID/``             files of its tasks' attempts
     ==================  =================================================================================
 
-    All but the last two are names of empty files, which are there as a whole or not at all. The owner's goes last. What
-    has none is of no write that goes on: a task that outlived its job made it. Other names, as of a file system's or a
-    desktop's own files, are of no write: they stay.
+    All but ``ID.commit`` and ``ID/`` are names of empty files, which are there as a whole or not at all. The owner's
+    goes last. What has none is of no write that goes on: a task that outlived its job made it. Other names, as of a
+    file system's or a desktop's own files, are of no write: they stay.
 
 Turns
     Stores have neither locks nor files that only one of two writers can make. They do show a file in each listing after
@@ -51,7 +52,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -68,32 +69,34 @@ TURN_SECONDS = 900.0
 """A commit waits so long for others; longer than a lease, so that one of a dead driver does not end it."""
 _FIRST_POLL_SECONDS, _POLL_SECONDS = 0.005, 0.25
 _ID = re.compile("[0-9a-f]{32}")
-_OWNER = re.compile(r"([^-]+)-(\d+)-(\d+)-(.*)")
+_OWNER = re.compile(r"([^-]+)-([^-]+)-(\d+)-(\d+)-(.*)")
 _going_on: set[str] = set()
 """The writes of this process."""
 
 
 @dataclass(frozen=True)
 class Journal:
-    """What a commit does: it gives ``files`` their names, then deletes ``replaced``. ``marked``: there was a
-    ``_SUCCESS`` before.
+    """What a commit does: it gives ``files`` their names, then deletes ``replaced``, which had these stamps
+    (:meth:`.Place.stamps`). ``marked``: there was a ``_SUCCESS`` before. ``kind`` is the write's.
     """
 
     files: Mapping[str, str]
-    replaced: tuple[str, ...] = ()
+    replaced: Mapping[str, str] = field(default_factory=dict)
     marked: bool = False
+    kind: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Journal:
-        facts = json.loads(text)
-        return cls(facts["files"], tuple(facts["replaced"]), facts["marked"])
+        return cls(**json.loads(text))
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
 
 
-Settle = Callable[[str, Journal | None], None]
-"""Finishes or undoes the commit of the write of this id; without a journal it has begun none."""
+Settle = Callable[[str, Journal | None, bool], None]
+"""Finishes or undoes the commit of the write of this id, without a journal one that it has not begun, or has ended; and
+whether it has said that it reached its commit point.
+"""
 
 
 @dataclass
@@ -101,11 +104,13 @@ class FolderWrite:
     """One write below ``place``; as a context manager from its first call to its last. Not thread-safe.
 
     Args:
-        settle: is called for each write that did not end, before its files are removed.
+        settle: is called for each write of this kind that did not end, before its files are removed.
+        kind: those of another kind are left to writes of theirs.
     """
 
     place: Place
     settle: Settle
+    kind: str
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def __post_init__(self) -> None:
@@ -123,10 +128,10 @@ class FolderWrite:
         """Remove what dead writes have left, and begin."""
         for write, facts in self._writes().items():
             if not _lives(write, facts):
-                self._recover(write)
+                self._recover(write, facts.kind)
         _going_on.add(self.id)
         try:
-            self._mark("owner-" + "-".join(map(str, _this_process())))
+            self._mark("-".join(map(str, ("owner", self.kind, *_this_process()))))
             self._renew()
         except BaseException:
             _going_on.discard(self.id)
@@ -141,7 +146,7 @@ class FolderWrite:
         self._keeper.close()
         _going_on.discard(self.id)
         try:
-            self._recover(self.id, settled=self._has_ended)
+            self._recover(self.id, self.kind, settled=self._has_ended)
             self.place.remove_empty([HIDDEN])
         except Exception as failed:  # noqa: BLE001 - what is not settled has an error of its own already
             _log.warning("the next write to %s removes what this one has left: %s", self.place.folder, failed)
@@ -166,7 +171,11 @@ class FolderWrite:
 
     def begin_commit(self, journal: Journal) -> None:
         """From now on the write is settled by the journal, whatever happens."""
-        self._hidden.put(f"{self.id}.commit", journal.encode())
+        self._hidden.put(f"{self.id}.commit", replace(journal, kind=self.kind).encode())
+
+    def reach_commit_point(self) -> None:
+        """From now on the journal is done to its end, and before it was undone."""
+        self._mark("done")
 
     def end_commit(self) -> None:
         """All of the journal is done."""
@@ -181,7 +190,7 @@ class FolderWrite:
                 continue
             if _lives(write, facts):
                 return facts
-            self._recover(write)
+            self._recover(write, facts.kind)
         return None
 
     def _writes(self) -> dict[str, _Facts]:
@@ -207,14 +216,20 @@ class FolderWrite:
         if before not in (0, self._lives_at):
             self._hidden.delete(f"{self.id}.lives-{before}")
 
-    def _recover(self, write: str, *, settled: bool = False) -> None:
+    def _recover(self, write: str, kind: str, *, settled: bool = False) -> None:
         """Settle the write, and remove what is hidden of it, in an order in which it can end anywhere, and be begun
-        again by any other write.
+        again by any other write. ``kind`` is empty if the write has no owner.
         """
+        if kind not in (self.kind, ""):
+            return
         if not settled:
-            journal = self._hidden.get(f"{write}.commit")
             try:
-                self.settle(write, None if journal is None else Journal.parse(journal))
+                text = self._hidden.get(f"{write}.commit")
+                journal = None if text is None else Journal.parse(text)
+                if journal is not None and journal.kind != self.kind:
+                    return
+                if journal is not None or kind:
+                    self.settle(write, journal, self._hidden.has(f"{write}.done"))
             except Exception as error:  # noqa: BLE001 - it must not end all later writes
                 _log.warning("what a write to %s has left is not settled yet: %s", self.place.folder, error)
                 return
@@ -236,6 +251,7 @@ class _Facts:
     number: int = 0
     chooses: bool = False
     lives_at: int = 0
+    kind: str = ""
     machine: str = ""
     pid: int = 0
     started: int = 0
@@ -253,8 +269,14 @@ class _Facts:
             elif name == "lives" and rest.isdigit():
                 facts["lives_at"] = max(int(rest), facts.get("lives_at", 0))
             elif name == "owner" and (owner := _OWNER.fullmatch(rest)) is not None:
-                machine, pid, started, host = owner.groups()
-                facts |= {"machine": machine, "pid": int(pid), "started": int(started), "host": host}
+                kind_of_write, machine, pid, started, host = owner.groups()
+                facts |= {
+                    "kind": kind_of_write,
+                    "machine": machine,
+                    "pid": int(pid),
+                    "started": int(started),
+                    "host": host,
+                }
         return cls(**facts)
 
 

@@ -26,6 +26,7 @@ class IcebergFiles(TableFiles):
 
     table: Any = field(repr=False)
 
+    kind = "iceberg"
     data = "data/"
 
     @classmethod

@@ -14,14 +14,15 @@ What a reader sees
     Tables of Delta and Iceberg (``table_files``) have no such moments.
 
 Commit point
-    The moment in which the last file has its name. A write that ends before leaves the old files, one that ends after
-    it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it. So an error
-    that comes after it, as where the store refuses to delete old files, is raised by a write that is there.
+    When the last file has its name, the write says so (``ID.done``). A write that ends before leaves the old files, one
+    that ends after it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it,
+    whatever others have done to the folder meanwhile: old files are deleted then only if they are what they were. So an
+    error that comes after it, as where the store refuses to delete old files, is raised by a write that is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -52,7 +53,8 @@ class ParquetFolder:
     path: str
 
     def staged(self) -> FolderWrite:
-        return FolderWrite(self.place, self._settle)
+        self._check_no_table()
+        return FolderWrite(self.place, self._settle, "parquet")
 
     def folder(self, write: FolderWrite) -> str:
         """Where tasks write."""
@@ -62,10 +64,7 @@ class ParquetFolder:
         """Whether the rows are to be written. Raises AlreadyExists, in mode ``error``; InvalidRequest: a Delta table is
         there.
         """
-        if self.place.has("_delta_log"):
-            raise InvalidRequest(
-                f"{self.where}: {self.path} is a Delta table, whose log would not have the files; take write.delta"
-            )
+        self._check_no_table()
         if self.mode in ("append", "overwrite") or next(self.place.visible(), None) is None:
             return True
         if self.mode == "error":
@@ -88,7 +87,7 @@ class ParquetFolder:
         write.take_turn()
         if not self.is_wanted():
             return
-        replaced = tuple(self.place.visible()) if self.mode == "overwrite" else ()
+        replaced = self.place.stamps(self.place.visible()) if self.mode == "overwrite" else {}
         if not self.place.may_delete(replaced):
             raise InvalidRequest(
                 f"{self.where}: old files of {self.path} may not be deleted, so they stay; write elsewhere"
@@ -110,24 +109,32 @@ class ParquetFolder:
                 f"{self.where}: a file that a task wrote is not there for the driver: give a path on storage that the "
                 f"driver and all executors share ({error})"
             ) from error
-        self._finish(journal)
+        write.reach_commit_point()
+        self._finish(replaced)
         write.end_commit()
 
-    def _finish(self, journal: Journal) -> None:
+    def _check_no_table(self) -> None:
+        if self.place.has("_delta_log"):
+            raise InvalidRequest(
+                f"{self.where}: {self.path} is a Delta table, whose log would not have the files; take write.delta"
+            )
+
+    def _finish(self, replaced: Collection[str]) -> None:
         """What follows the commit point."""
-        self.place.delete_all(journal.replaced)
-        self.place.remove_empty(_parents(journal.replaced))
+        self.place.delete_all(replaced)
+        self.place.remove_empty(_parents(replaced))
         self._mark()
 
     def _mark(self) -> None:
         with suppress(IsADirectoryError):
             self.place.mark(SUCCESS)
 
-    def _settle(self, write: str, journal: Journal | None) -> None:  # noqa: ARG002 - the journal says it all
+    def _settle(self, write: str, journal: Journal | None, reached: bool) -> None:  # noqa: ARG002, FBT001 - Settle's
         if journal is None:
             return
-        if self.place.are_there(journal.files.values()):
-            self._finish(journal)
+        if reached:
+            now = self.place.stamps(journal.replaced)
+            self._finish([name for name, stamp in now.items() if journal.replaced[name] == stamp])
             return
         self.place.delete_all(journal.files.values())
         self.place.remove_empty(_parents(journal.files.values()))

@@ -153,16 +153,18 @@ class Place:
                 with suppress(OSError, ValueError):
                     Path(self.path(name)).rmdir()
 
-    def are_there(self, names: Iterable[str]) -> bool:
-        """Whether all of these are files."""
+    def stamps(self, names: Iterable[str]) -> dict[str, str]:
+        """Of those that are there what tells each from another file of its name: its size and time."""
+        names = list(names)
         self._forget_listings()
         try:
             infos = self.filesystem.get_file_info([self.path(name) for name in names])
         except (OSError, ValueError) as error:
-            if _cannot_be(error):
-                return False
-            raise
-        return all(info.is_file for info in infos)
+            if not _cannot_be(error):
+                raise
+            return {}
+        known = zip(names, infos, strict=True)
+        return {name: f"{info.size} {info.mtime_ns}" for name, info in known if info.type.name != "NotFound"}
 
     def prepare(self, names: Iterable[str]) -> None:
         """See whether files can have these names, and make their folders where the file system has folders. Raises

@@ -51,11 +51,12 @@ class TableFiles(ABC):
     where: str
     name: str
 
+    kind: ClassVar[str]
     data: ClassVar[str] = ""
     """The folder of the writes' folders, with a slash at its end."""
 
     def staged(self) -> FolderWrite:
-        return FolderWrite(self.place, self._settle)
+        return FolderWrite(self.place, self._settle, self.kind)
 
     def folder(self, write: FolderWrite) -> str:
         """Where tasks write, and the files stay."""
@@ -112,7 +113,7 @@ class TableFiles(ABC):
         there = {f"{folder}/{name}" for name in self.place.below(folder).names()}
         self.place.delete_all(there - set(names))
 
-    def _settle(self, write: str, journal: Journal | None) -> None:
+    def _settle(self, write: str, journal: Journal | None, reached: bool) -> None:  # noqa: ARG002, FBT001 - Settle's
         if not self.has_commit(write):
             self.place.delete_folder(f"{self.data}{write}")
         elif journal is not None:

@@ -19,12 +19,12 @@ from spark_client.writing.folder_write import HIDDEN, LEASE_SECONDS, FolderWrite
 from spark_client.writing.storage_place import Place
 
 
-def write_at(path: Path, settled: list[str] | None = None) -> FolderWrite:
-    def settle(write: str, journal: Journal | None) -> None:
+def write_at(path: Path, settled: list[str] | None = None, kind: str = "parquet") -> FolderWrite:
+    def settle(write: str, journal: Journal | None, _: bool) -> None:
         if settled is not None:
             settled.append(write if journal is None else f"{write} by its journal")
 
-    return FolderWrite(Place(fs.LocalFileSystem(), str(path)), settle)
+    return FolderWrite(Place(fs.LocalFileSystem(), str(path)), settle, kind)
 
 
 def die(write: FolderWrite) -> None:
@@ -67,13 +67,13 @@ def test_turns_of_many_writes_are_one_after_the_other(
 
     monkeypatch.setattr(Place, "names", torn)
 
-    def settle(write: str, _: Journal | None) -> None:
+    def settle(write: str, _: Journal | None, __: bool) -> None:
         if write in folder_write._going_on:
             alive.append(write)
 
     def take_turn(_: int) -> None:
         nonlocal at_once, most
-        with FolderWrite(Place(fs.LocalFileSystem(), str(tmp_path)), settle) as write:
+        with FolderWrite(Place(fs.LocalFileSystem(), str(tmp_path)), settle, "parquet") as write:
             write.take_turn()
             with lock:
                 at_once += 1
@@ -103,6 +103,24 @@ def test_a_live_write_is_left_alone(tmp_path: Path) -> None:
     with write_at(tmp_path) as live, write_at(tmp_path, settled) as other:
         assert live.place.has(f"{HIDDEN}/{live.id}.lives-{live._lives_at}")
     assert settled == [other.id]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_dead_write_of_another_kind_is_left_to_its_own(tmp_path: Path, begun: bool) -> None:
+    dead = write_at(tmp_path, kind="delta").__enter__()
+    dead.take_turn()
+    if begun:
+        dead.begin_commit(Journal({}))
+    dead.place.mark(f"{dead.folder}/file")
+    die(dead)
+    settled: list[str] = []
+    with write_at(tmp_path, settled) as write:
+        write.take_turn()
+        assert dead.place.has(f"{dead.folder}/file")
+        assert settled == []
+    with write_at(tmp_path, settled, "delta") as own:
+        assert settled == [write.id, f"{dead.id} by its journal" if begun else dead.id]
+    assert own.place.names() == []
 
 
 def test_files_without_an_owner_are_removed(tmp_path: Path) -> None:
@@ -192,7 +210,7 @@ def test_a_turn_that_does_not_come_names_the_driver_that_has_it(
 
 
 def test_the_journal_is_read_as_it_was_written() -> None:
-    journal = Journal({"_flight_writes/1/ü": "k=%2F/part"}, ("old",), marked=True)
+    journal = Journal({"_flight_writes/1/ü": "k=%2F/part"}, {"old": "1 2"}, marked=True, kind="parquet")
     assert Journal.parse(journal.encode()) == journal
 
 

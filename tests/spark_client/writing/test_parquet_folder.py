@@ -201,6 +201,26 @@ def test_what_cannot_be_settled_is_left_to_later_writes(
     assert left_over(tmp_path) == {"_SUCCESS"}
 
 
+@pytest.mark.parametrize("gone", ["of the new ones", "and an old one is another one"])
+def test_a_journal_is_not_believed_about_what_others_did_since(tmp_path: Path, gone: str) -> None:
+    written(folder_of(tmp_path), OLD)
+    for change in itertools.count():
+        path = tmp_path / str(change)
+        written(folder_of(path), OLD)
+        old, *_ = sorted(path.glob("part-*"))
+        assert kill(path, "overwrite", change, after=True), "killed after its commit point"
+        if not old.exists():
+            break
+    new, *_ = sorted(path.glob("part-*"))
+    new.unlink()
+    if gone != "of the new ones":
+        pq.write_table(pa.table({"id": [7]}), old)
+    sweep(path)
+    left = ids_in(path)
+    assert set(left) - {7, *OLD} == {20, 30}
+    assert (7 in left) == (gone != "of the new ones")
+
+
 def test_old_files_that_may_not_be_deleted_are_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
