@@ -52,7 +52,7 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
         r'id > 1 is a text in SQL; .* expressions: pc.field\("id"\) > 1, with pc for',
     ),
     (lambda p: p.where("id = 'x'"), r'pc.field\("id"\) == "x", with'),
-    (lambda p: p.where("id like 'x'"), r'pc.field\("v"\) > 5, with'),
+    (lambda p: p.where("id like 'x'"), r'such as \(pc.field\("v"\) > 5\)'),
     (
         lambda p: p.filter(sql.col("id") > 1),
         r'is a Column of Spark; .* expressions: pc.field\("id"\) > 1, with',
@@ -60,7 +60,7 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
     (lambda p: p.withColumn("x", sql.col("id") + 1), r"is a Column of Spark; .* such as pc\.field"),
     (
         lambda p: p.filter(sql.col("id") > sql.col("two")),
-        r'is a Column of Spark; .* pc.field\("v"\) > 5, with',
+        r'is a Column of Spark; .* such as \(pc.field\("v"\) > 5\)',
     ),
     (lambda p: p.withColumns({}, {}), "it takes one mapping"),
     (lambda p: p.toDF("one", "two"), "toDF: 2 names for 9 columns"),
