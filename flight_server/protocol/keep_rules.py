@@ -157,7 +157,7 @@ def _k(fields: Fields, rule: RuleName) -> int:
 
 
 def _columns(value: object, what: str) -> tuple[str, ...]:
-    if value is None:
+    if value is None or value == []:
         raise InvalidRequest(f"keep: this rule needs {what!r}, a list of columns")
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
