@@ -23,7 +23,10 @@ RELEASE, SERVERS = "flight-server", 2
 POD_SECONDS = 300.0
 CHART = ROOT / "deploy" / "helm" / "flight-shuffle"
 LOCATION = ",".join(f"grpc://{RELEASE}-{each}.{RELEASE}.default.svc:8815" for each in range(SERVERS))
-SETTINGS = ["settings.memory_limit=256MiB", "settings.disk_limit=512MiB", "persistence.size=1Gi"]
+SETTINGS = [
+    *("settings.memory_limit=256MiB", "settings.disk_limit=512MiB", "persistence.size=1Gi"),
+    "resources.requests.cpu=100m",  # executors have to fit beside them
+]
 VALUES = [f"replicas={SERVERS}", f"image.repository={SERVER_IMAGE}", "image.tag=latest", *SETTINGS]
 
 BEGIN = f"""
