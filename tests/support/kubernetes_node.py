@@ -54,8 +54,9 @@ class Node:
         process = self.start(*command, text=text)
         try:
             output, errors = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
+        except BaseException:
             process.kill()
+            process.wait()
             raise
         if process.returncode:
             line = " ".join(map(str, command))
