@@ -1,7 +1,7 @@
 """First rows: what ``/v1/rows`` shows of one dataset: its columns, and its first rows as texts.
 
 Guarantee: an answer has at most ``MAX_ROWS`` rows, ``MAX_COLUMNS`` columns and about ``TEXT_CHARACTERS`` of their
-values, whatever the rows are. They are those of the first frames of one partition, or of the first messages of the
+values. They are those of the first frames of one partition, or of the first messages of the
 newest version: of as many as are needed, and of no further one after ``READ_BYTES``. No partition is read whole.
 
 Reading

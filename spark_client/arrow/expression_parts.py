@@ -6,7 +6,7 @@ file, whose schema's metadata lists the parts in order: ``call`` and ``end`` aro
 ``literal`` and ``options`` with the number of a column of the file, ``field_ref`` with a column's name, and
 ``nested_field_ref`` with the number of ``field_ref`` that follow, for a field inside of the first one. A part of the
 list between ``call`` and its ``end`` is an expression, too: so conditions that are joined by "and" are taken apart
-(:func:`conjuncts`), and columns get other names (:func:`renamed`), whatever options their functions have.
+(:func:`conjuncts`), and columns get other names (:func:`renamed`); functions keep their options.
 
 The guesses of :func:`kept_share` are those of System R for columns of which nothing is known (Selinger et al., Access
 Path Selection in a Relational Database Management System, 1979): a tenth for ``==``, a third for any other condition;

@@ -214,7 +214,7 @@ class PlanPart:
 
 
 _TELLING = (SelectStage, PartialStage, MergeStage, FinalStage)
-"""The stages that make columns of their own, whatever functions do."""
+"""The stages of whose columns ``source_of`` knows all; ``functions_keep`` is about the others, which call functions."""
 
 
 def source_of(stage: Stage, column: str) -> str | None:

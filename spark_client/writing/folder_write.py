@@ -170,7 +170,7 @@ class FolderWrite:
             pause_seconds = min(2 * pause_seconds, _POLL_SECONDS)
 
     def begin_commit(self, journal: Journal) -> None:
-        """From now on the write is settled by the journal, whatever happens."""
+        """From now on the driver, or the next write after a crash, goes by the journal."""
         self._hidden.put(f"{self.id}.commit", replace(journal, kind=self.kind).encode())
 
     def reach_commit_point(self) -> None:

@@ -15,9 +15,9 @@ What a reader sees
 
 Commit point
     When the last file has its name, the write says so (``ID.done``). A write that ends before leaves the old files, one
-    that ends after it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it,
-    whatever others have done to the folder meanwhile: old files are deleted then only if they are what they were. So an
-    error that comes after it, as where the store refuses to delete old files, is raised by a write that is there.
+    that ends after it the new ones: its driver, or the next write, goes by the journal and undoes the rest, or does it.
+    It deletes old files only if they are what they were: others may have changed the folder meanwhile. So an error that
+    comes after it, as where the store refuses to delete old files, is raised by a write that is there.
 """
 
 from __future__ import annotations
