@@ -122,7 +122,7 @@ class Duplex:
     """For one thread. The caller closes the connection."""
 
     def __init__(self, connection: Connection, stall_seconds: float) -> None:
-        self._sock, came = connection.taken_over()
+        self._sock, came = connection.upgraded()
         self._secure = isinstance(self._sock, ssl.SSLSocket)
         self._stall_seconds = stall_seconds
         self._poll = select.poll()

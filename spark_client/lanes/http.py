@@ -22,6 +22,7 @@ import ssl
 import struct
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from io import BufferedIOBase
@@ -157,6 +158,7 @@ class HttpPool:
         self._slots = None if max_busy is None else threading.BoundedSemaphore(max_busy)
         self._max_idle = max_idle
         self._idle: list[Connection] = []
+        self._closed = False
         self._lock = threading.Lock()
         self._left_alone: tuple[float, str] = (0.0, "")
 
@@ -196,26 +198,23 @@ class HttpPool:
             self._slots.release()
         if reusable:
             with self._lock:
-                if len(self._idle) < self._max_idle:
+                if not self._closed and len(self._idle) < self._max_idle:
                     connection.reused = True
                     self._idle.append(connection)
                     return
         connection.close()
 
     def close(self) -> None:
+        """Close the unused connections; one that is released later is closed then."""
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    def __del__(self) -> None:
-        # The constructor may have failed, on a bad port.
-        if hasattr(self, "_idle"):
-            self.close()
-
 
 class Connection:
-    """One HTTP/1.1 connection."""
+    """One HTTP/1.1 connection, which is closed with its last reference at the latest."""
 
     def __init__(self, where: tuple[str, int], tls: TlsContexts | None, timeouts: Timeouts) -> None:
         self.has_slot = False
@@ -227,6 +226,7 @@ class Connection:
         self._timeouts = timeouts
         self.sock: socket.socket | None = None
         self.file: Arrivals | None = None
+        self._finalizer: weakref.finalize[..., Connection] | None = None
 
     def request(
         self, target: str, headers: dict[str, str], method: str = "GET"
@@ -235,8 +235,7 @@ class Connection:
         Unauthenticated: the client's certificate cannot be read, or does not fit its key.
         """
         if self.sock is None:
-            self.sock = self._open()
-            self.file = Arrivals(self.sock)
+            self.speak_over(self._open())
         if self._interrupted:
             raise ConnectionAbortedError("cancelled")
         self.wait_at_most(self._timeouts.first_message_seconds)
@@ -244,6 +243,7 @@ class Connection:
         named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         lines = [f"{method} {target} HTTP/1.1", f"Host: {named}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
+        assert self.sock is not None
         self.sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
         assert self.file is not None
         status_line = _line(self.file)
@@ -252,12 +252,19 @@ class Connection:
             raise NoBulkLane(f"{named} does not speak HTTP/1.1: it answered {status_line[:80]!r}")
         return int(parts[1]), _headers(self.file)
 
+    def speak_over(self, sock: socket.socket) -> None:
+        """Speak over this socket, which is connected, and close it."""
+        # ``__del__`` would come too late: of objects in a cycle the collector may finalize the socket first.
+        self._finalizer = weakref.finalize(self, sock.close)
+        self._finalizer.atexit = False
+        self.sock, self.file = sock, Arrivals(sock)
+
     def body(self, headers: Mapping[str, str]) -> Body:
         """That of the answer with these headers."""
         assert self.file is not None
         return Body(self.file, headers)
 
-    def taken_over(self) -> tuple[socket.socket, bytes]:
+    def upgraded(self) -> tuple[socket.socket, bytes]:
         """After an upgrade: the socket, now non-blocking, and the bytes received after the answer's head.
 
         ``file`` must not be read any more.
@@ -302,8 +309,8 @@ class Connection:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
+        if self._finalizer is not None:
+            self._finalizer()
 
 
 LineFile = Arrivals | BufferedIOBase

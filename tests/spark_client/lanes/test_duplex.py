@@ -14,7 +14,7 @@ from flight_server.protocol.errors import NotFound
 from spark_client.connection import Timeouts
 from spark_client.lanes import bulk_put
 from spark_client.lanes.bulk_put import AnswerReader, Duplex
-from spark_client.lanes.http import Arrivals, Connection
+from spark_client.lanes.http import Connection
 from tests.support.put_source import said
 
 at_its_own_pace = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,7 +60,7 @@ def pair() -> Iterator[tuple[Duplex, socket.socket]]:
     """A duplex, and the server's end of its connection."""
     near, far = socket.socketpair()
     connection = Connection(("", 0), None, Timeouts())
-    connection.sock, connection.file = near, Arrivals(near)
+    connection.speak_over(near)
     yield Duplex(connection, 10), far
     connection.close()
     far.close()
