@@ -461,10 +461,10 @@ class DatasetMachine:
         looks += [Look(each, job.number) for each in others]
         if not failed:
             looks = [each for each in looks if not self.servers.is_fresh(each.location, now_seconds)]
-        return self._asked(job, looks) or self._looked(job, now_seconds)
+        return self._calls_of_looks(job, looks) or self._looked(job, now_seconds)
 
     @staticmethod
-    def _asked(job: _Job, looks: Sequence[Look]) -> list[DriverCall]:
+    def _calls_of_looks(job: _Job, looks: Sequence[Look]) -> list[DriverCall]:
         job.looks = {each.location: None for each in looks}
         return [*looks]
 
@@ -487,7 +487,9 @@ class DatasetMachine:
         if job.candidates and not locations:
             if not job.has_insisted:
                 job.has_insisted = True
-                return self._asked(job, [Look(each, job.number, Patience.RESTART) for each in job.candidates])
+                return self._calls_of_looks(
+                    job, [Look(each, job.number, Patience.RESTART) for each in job.candidates]
+                )
             return self._give_up(
                 job, job.unreached or Unavailable("each server that answered was lost again")
             )

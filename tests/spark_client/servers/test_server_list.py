@@ -63,7 +63,7 @@ def learn(servers: ServerList, *locations: str) -> None:
 def test_servers_of_tasks_are_listed_without_the_drivers_own(learnt: ServerList) -> None:
     assert not learnt.locations
     learn(learnt, A, B)
-    assert learnt.locations == learnt.asked == (A, B)
+    assert learnt.locations == learnt.all_locations == (A, B)
 
 
 def test_the_end_drains_what_was_learnt_and_allows_no_later_start(
