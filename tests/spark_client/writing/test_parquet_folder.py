@@ -251,6 +251,19 @@ def test_an_overwrite_removes_a_link_and_nothing_behind_it(tmp_path: Path) -> No
     assert (tmp_path / "important" / "precious.parquet").exists()
 
 
+@pytest.mark.parametrize("below", ["", "out"])
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path, below: str) -> None:
+    link, disk = tmp_path / "link", tmp_path / "disk"
+    link.symlink_to(disk)
+    with pytest.raises(
+        InvalidRequest, match=f"a test: {link} is a link to {disk}, which is not there; make that"
+    ):
+        Place.of(link / below, None, "a test")
+    disk.mkdir()
+    Place.of(link / below, None, "a test").mark("x")
+    assert (disk / below / "x").exists()
+
+
 def test_a_delta_table_is_not_written_past_its_log(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     with pytest.raises(InvalidRequest, match=r"is a Delta table, .*; take write\.delta"):
