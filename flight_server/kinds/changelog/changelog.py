@@ -278,7 +278,6 @@ class Changelog:
             "delay_seconds": self.delay_seconds,
             "since": self.since,
             "upper": self.upper,
-            "keys": self.contents.keys,
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.
