@@ -11,7 +11,7 @@ from .changelog_records import (
     StoredVersions,
     changelogs,
 )
-from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database, is_whole_alone
+from .database import Change, Database
 from .dataset_records import (
     DatasetRecord,
     DictionaryRecord,
@@ -29,6 +29,8 @@ from .dataset_records import (
 )
 from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
 from .salvage import files_of, renew
+from .sqlite_connections import DamagedDatabase
 from .tables import DamagedRow
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble, OtherFormat, trouble_with
+from .whole_database import DATABASE_NAME, WITNESS_NAME, is_whole_alone
