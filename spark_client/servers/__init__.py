@@ -5,13 +5,18 @@
 from .dataset_machine import (
     RERUNS,
     DatasetMachine,
+    HeldState,
+    Holder,
+    HolderKind,
+    Scope,
+    WrittenPortion,
+    server_lost,
+)
+from .driver_calls import (
     DriverCall,
     Drop,
     Fail,
     FindObject,
-    HeldState,
-    Holder,
-    HolderKind,
     Look,
     Patience,
     PlannedDataset,
@@ -19,10 +24,7 @@ from .dataset_machine import (
     Renew,
     Report,
     RunJob,
-    Scope,
     Seal,
-    WrittenPortion,
-    server_lost,
 )
 from .driver_loop import DriverLoop
 from .server_list import DriverServer, ServerList, owner_of, place
