@@ -23,7 +23,6 @@ from .dataset_records import (
     delete_left,
     index,
     insert,
-    insert_row,
     leave_name,
     named_files,
 )
@@ -31,6 +30,6 @@ from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarant
 from .salvage import files_of, renew
 from .sqlite_connections import DamagedDatabase
 from .tables import DamagedRow
-from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
+from .transaction_records import Entry
 from .trouble import DiskTrouble, OtherFormat, trouble_with
-from .whole_database import DATABASE_NAME, WITNESS_NAME, is_whole_alone
+from .whole_database import DATABASE_NAME, is_whole_alone

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from flight_server.records import (
     DATABASE_NAME,
-    WITNESS_NAME,
     DamagedDatabase,
     DamagedRow,
     Database,
@@ -35,6 +34,7 @@ from flight_server.records import (
 from flight_server.records import database as databases
 from flight_server.records.sqlite_connections import connected
 from flight_server.records.tables import DATASET
+from flight_server.records.whole_database import WITNESS_NAME
 from tests.support import sqlite_files
 from tests.support.polling import eventually
 from tests.support.ram_directory import ram_directory

@@ -23,7 +23,8 @@ import numpy as np, pyarrow as pa
 from flight_server.memory import allocator
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import Destination, InTurn, WriteTask
+from spark_client.jobs import InTurn, WriteTask
+from spark_client.jobs.tasks import Destination
 from spark_client.jobs.tasks import _KEPT_BYTES
 
 allocator.keep_freed(_KEPT_BYTES)  # as WriteTask.run in a worker
