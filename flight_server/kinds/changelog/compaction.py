@@ -19,7 +19,8 @@ Late retractions
 
 Large keys
     A hash that is too large for a slice is folded in pieces (``large_keys``), to a range of its own. Of late commits
-    count only those with rows that are not above all of its old ones.
+    count only those with rows that are not above all of its old ones. If there are some, it is folded again with rows
+    to spare for more of them (``Rule.spares``), so that its fold ends, however often they come.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .contents import Contents, Range
 from .folding import PieceTotals, added_up, compacted
 from .large_keys import in_pieces, pieces, rows_upto
 from .rules import Rule
-from .runs import MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
+from .runs import DELETE, MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
 from .views import slice_end
 
 RANGE_ROWS = 64 << 10
@@ -46,6 +47,8 @@ RANGE_BYTES = 8 << 20
 STEP_ROWS = 4 * RANGE_ROWS
 STEP_BYTES = 4 * RANGE_BYTES
 FEW_KEYS = 32
+SPARE = 4
+"""So many times the late copies of a large key's fold may come during the next one."""
 
 _EVER, _NEVER = -1, np.iinfo(np.int64).max
 """Versions before and behind all others."""
@@ -128,11 +131,15 @@ class _Made:
     Args:
         changed: the hashes of which the rule left something out.
         last: the greatest old row of a large key, if it has one; None of other keys.
+        late: how many copies of such a key late commits have changed.
+        spare: how many they may change beside those that its fold knew.
     """
 
     range: Range
     changed: Hashes
     last: Updates | None = None
+    late: int = 0
+    spare: int = 0
 
 
 class Fold(Work):
@@ -208,7 +215,7 @@ class Fold(Work):
         base = self._written()
         return Range(low, high, self.since, base, 0 if base is None else base.rows)
 
-    def _add_large(self, hash_: int, runs: Sequence[Sequence[Updates]]) -> Iterator[int]:
+    def _add_large(self, hash_: int, runs: Sequence[Sequence[Updates]], late: int = 0) -> Iterator[int]:
         rows, last, changed = 0, Updates.empty(self.layout), [np.zeros(0, np.uint64)]
 
         def of_piece(piece: Updates, totals: PieceTotals | None) -> Updates:
@@ -216,7 +223,7 @@ class Fold(Work):
             rows += len(piece)
             old = np.flatnonzero(piece.versions <= self.since)
             last = piece.take(old[-1:]) if len(old) else last
-            left, hashes = compacted(piece, self.since, self._rule, totals)
+            left, hashes = compacted(piece, self.since, self._rule, totals, SPARE * late)
             changed.append(hashes)
             return left.where(left.versions <= self.since)
 
@@ -225,7 +232,7 @@ class Fold(Work):
             yield from self._writing([] if left is None else [left])
             read, rows = rows, 0
             yield read
-        self._made.append(_Made(self._range(hash_, hash_, []), unique(*changed), last))
+        self._made.append(_Made(self._range(hash_, hash_, []), unique(*changed), last, late, SPARE * late))
         self._next = hash_ + 1
 
     def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
@@ -237,7 +244,7 @@ class Fold(Work):
         for made in before:
             hashes = asking[np.isin(asking, made.changed)]
             large = made.last is not None
-            if not len(hashes) or (large and self._is_above(parts, made)):
+            if not len(hashes) or (large and self._is_spared(parts, made)):
                 self._made.append(made)
             elif briefly and len(hashes) <= FEW_KEYS and not large:
                 self._cut_out(made, hashes, late)
@@ -246,11 +253,21 @@ class Fold(Work):
                 self._add_again(made, hashes, late)
         return again > 0
 
-    def _is_above(self, parts: Iterable[Updates], made: _Made) -> bool:
-        """Whether all updates of the large key are above its old rows."""
+    def _is_spared(self, parts: Iterable[Updates], made: _Made) -> bool:
+        """Whether the large key has rows to spare for those of these updates that are not above its old rows."""
         assert made.last is not None
-        new = [part.between(made.range.low, made.range.high) for part in parts]
-        return not len(made.last) or not any(rows_upto(self.layout, part, made.last) for part in new)
+        if not len(made.last):
+            return True
+        spared = True
+        for part in parts:
+            new = part.between(made.range.low, made.range.high)
+            new = new.slice(0, rows_upto(self.layout, new, made.last))
+            # A tombstone deletes all that came before, whatever is left of it.
+            new = new.where((new.diffs != DELETE) & ((new.diffs < 0) | self._rule.any_update_counts))
+            made.late += int(np.abs(new.diffs).sum())
+            made.spare -= int(np.abs(new.diffs).sum())
+            spared &= bool(self._rule.spares(new.rows, new.diffs).all())
+        return spared and made.spare >= 0
 
     def _add_again(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
         """Add the range, of which these keys are folded again, unless too much of them is needed."""
@@ -258,7 +275,7 @@ class Fold(Work):
         if made.last is not None:
             runs = [each.parts_between(low, low) for each in self._sources]
             runs += [[self._new(part) for part in run.parts_between(low, low)] for run in late]
-            for _ in self._add_large(low, runs):
+            for _ in self._add_large(low, runs, made.late):
                 pass
             return
         self._changed = [made.changed]

@@ -139,10 +139,11 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout
 
 
 def compacted(
-    updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None
+    updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None, spare: int = 0
 ) -> tuple[Updates, Hashes]:
     """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
-    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out.
+    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out. ``spare``: see
+    :meth:`Rule.needed`.
     """
     updates, tombstones = undeleted(updates, since)
     distinct = Distinct.of(added_up(updates), totals)
@@ -153,7 +154,7 @@ def compacted(
     counts = distinct.summed(np.where(old, diffs, 0))
     later = -np.abs(diffs) if rule.any_update_counts else np.minimum(diffs, 0)
     retracted = distinct.summed(np.where(old, 0, later))
-    needed = rule.needed(distinct.groups(counts), retracted).counts
+    needed = rule.needed(distinct.groups(counts), retracted, spare).counts
     left = np.flatnonzero(needed)
     # The first update of a row stands for all up to ``since``.
     latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
