@@ -36,7 +36,6 @@ What each crash leaves
 
 from .delta_table import DeltaFiles
 from .file_stage import REPORT, FileLayout, FileStage, WrittenFile
-from .folder_write import FolderWrite
 from .iceberg_table import IcebergFiles
 from .parquet_folder import MODES, ParquetFolder
 from .publication import Publication

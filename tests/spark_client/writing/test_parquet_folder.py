@@ -19,16 +19,8 @@ from pyspark.sql.types import LongType, StructType
 
 from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
 from spark_client.steps import Pass
-from spark_client.writing import (
-    FileStage,
-    FolderWrite,
-    ParquetFolder,
-    Place,
-    WrittenFile,
-    folder_write,
-    layout_of,
-)
-from spark_client.writing.folder_write import HIDDEN, Journal
+from spark_client.writing import FileStage, ParquetFolder, Place, WrittenFile, folder_write, layout_of
+from spark_client.writing.folder_write import HIDDEN, FolderWrite, Journal
 from spark_client.writing.storage_place import _AT_ONCE
 
 LAYOUT = layout_of(StructType().add("id", LongType()), (), "a test", compression="none")

@@ -15,15 +15,8 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
 from spark_client.steps import Pass
-from spark_client.writing import (
-    DeltaFiles,
-    FileStage,
-    FolderWrite,
-    IcebergFiles,
-    WrittenFile,
-    folder_write,
-)
-from spark_client.writing.folder_write import HIDDEN
+from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile, folder_write
+from spark_client.writing.folder_write import HIDDEN, FolderWrite
 from spark_client.writing.table_files import TableFiles
 
 pytest.importorskip("deltalake")
