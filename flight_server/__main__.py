@@ -148,11 +148,11 @@ def _help(field: FieldInfo) -> str:
 
 
 @_options_of_settings
-def serve(config_file: Path | None, **given: Any) -> None:
+def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve Arrow Flight until SIGTERM. Flags go over FLIGHT_SERVER_* over --config over defaults."""
-    given = {name: value for name, value in given.items() if value not in (None, [])}
+    flags = {name: value for name, value in flags.items() if value not in (None, [])}
     try:
-        settings = config.load(given, config_file)
+        settings = config.load(flags, config_file)
         if settings.tls_cert is not None:
             Certificates(settings)  # wrong ones end the start here, of all workers
         _check_token_file(settings)

@@ -396,17 +396,17 @@ class Staging:
             transaction,
             JOINED_BYTES if self.together else None,
         )
-        asked = 0
+        calls = 0
 
         def ask() -> None:
-            nonlocal asked
-            asked += 1
+            nonlocal calls
+            calls += 1
             self.server.action("seal", request.encode(), once=True)
 
         try:
             retrying(self.server.timeouts, ask, (Unavailable,))
         except NotFound as error:
-            raise self._lost(asked_before=asked > 1) from error
+            raise self._lost(asked_before=calls > 1) from error
 
     def _lost(self, *, asked_before: bool = False) -> LostWrite:
         why = "the server restarted, or no task wrote for as long as its lease; more 'lease_seconds' help with that"

@@ -155,8 +155,8 @@ def _uncomparable_type(field: StructField) -> str | None:
 
 def char_type(field: StructField) -> str | None:
     """``char(n)``, if the column of a table is one: Spark shows a string."""
-    said = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return said if said.startswith("char(") else None
+    type_text = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return type_text if type_text.startswith("char(") else None
 
 
 def batch_limits(spark: SparkSession) -> BatchLimits:
