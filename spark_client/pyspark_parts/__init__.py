@@ -10,6 +10,7 @@ from .inner_names import (
     ReadMaxFiles,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
+    application_settings,
     arrow_schema_of,
     cloudpickle,
     collected,
@@ -20,6 +21,7 @@ from .inner_names import (
     interrupts_kept,
     jobs_with_tag,
     numbers_rdd,
+    run_daemon,
     session_tag,
     worker_connection,
 )

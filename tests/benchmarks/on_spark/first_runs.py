@@ -87,7 +87,7 @@ def _part(process: psutil.Process, own: int) -> str:
     command = " ".join(process.cmdline())
     if process.pid == own:
         return "driver"
-    if "pyspark.daemon" in command:
+    if "pyspark.worker" in command:
         return "workers"
     return "server" if "flight_server" in command else "JVM"
 
