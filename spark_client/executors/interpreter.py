@@ -52,34 +52,36 @@ _with_daemon: weakref.WeakSet[Any] = weakref.WeakSet()
 """The contexts whose daemon has been chosen."""
 
 
-def use_own_interpreter(spark: SparkSession) -> None:
+def use_own_interpreter(spark: SparkSession) -> bool:
     """Let the tasks of a local master, which are on this machine, run with this interpreter, if the user has named
     none, and with forked workers. It counts for functions that are made into columns or stages from now on. Twice is
-    fine.
+    fine. Whether this call has chosen the daemon of the application's workers.
     """
     context = _local_context(spark)
     if context is None:
-        return
+        return False
     if context.pythonExec == _UNNAMED and sys.executable:
         context.pythonExec = sys.executable
-    if context not in _with_daemon:
-        _with_daemon.add(context)
-        try:
-            _choose_daemon(context)
-        except Exception as error:  # noqa: BLE001 - of a version of Spark that has other names; PySpark's own does as well
-            _log.info("workers are forked from PySpark's daemon: %s", error)
+    if context in _with_daemon:
+        return False
+    _with_daemon.add(context)
+    try:
+        return _choose_daemon(context)
+    except Exception as error:  # noqa: BLE001 - of a version of Spark that has other names; PySpark's own does as well
+        _log.info("workers are forked from PySpark's daemon: %s", error)
+        return False
 
 
-def _choose_daemon(context: Any) -> None:
+def _choose_daemon(context: Any) -> bool:
     from spark_client.pyspark_parts import application_settings, interrupts_kept  # noqa: PLC0415 - needs PySpark
 
     # The tasks of ``local-cluster`` are in other processes, with settings of their own.
     if str(context.master).partition("[")[0] != "local":
-        return
+        return False
     with interrupts_kept():
         settings, system = application_settings(context), context._jvm.java.lang.System
         if settings.contains(_DAEMON):
-            return
+            return False
         paths = [context.environment.get("PYTHONPATH"), system.getenv("PYTHONPATH")]
         directory = system.getProperty("user.dir")
     done = subprocess.run(  # noqa: S603 - the interpreter that Spark itself would start
@@ -95,6 +97,7 @@ def _choose_daemon(context: Any) -> None:
         raise ModuleNotFoundError(f"{context.pythonExec} has the package from {done.stdout or 'nowhere'}")
     with interrupts_kept():
         settings.setIfMissing(_DAEMON, FORKING)
+    return True
 
 
 def check_interpreter(spark: SparkSession) -> None:

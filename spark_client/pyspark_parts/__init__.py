@@ -12,6 +12,7 @@ from .inner_names import (
     SupportsTriggerAvailableNow,
     application_settings,
     arrow_schema_of,
+    begin,
     cloudpickle,
     collected,
     from_arrow_schema,

@@ -14,6 +14,7 @@ import pytest
 from spark_client import ShuffleClient
 from spark_client.executors.interpreter import FORKING
 from tests.support.driver_process import DriverProcess, say, session
+from tests.support.polling import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,9 @@ def test_each_draws_numbers_of_its_own(spark: SparkSession) -> None:
 
 def driver_without_settings() -> None:
     with session("local[2]", {}) as spark, ShuffleClient.embedded() as client:
+        # One job has started Python, and another client starts no more.
+        with ShuffleClient.embedded():
+            eventually(lambda: [*spark.sparkContext.statusTracker().getJobIdsForGroup()], [0])
         result = client.pipeline(spark.range(8)).repartition(2, "id").toDF()
         say("rows", result.count())
         say("workers", spark.sparkContext.parallelize([0], 1).mapPartitions(drawn).collect()[0][3])
