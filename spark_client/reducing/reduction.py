@@ -100,7 +100,7 @@ class RowsInOrder:
         if find is None:
             return None
         kind = column.type
-        array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        array = _one(column)
         valid = flags(array.is_valid()) if array.null_count else None
         present = None if valid is None else np.logical_or.reduceat(valid, self.starts)
         if kernel != "sum":
