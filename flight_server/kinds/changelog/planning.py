@@ -17,7 +17,7 @@ Folds
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
     Old rows below that weight are folded when they have waited (:class:`Waited`) and outweigh themselves and the base,
-    or if nothing is put any more. A range that was folded meanwhile waits again, so that a small range, which costs
+    or if nothing is put any more. The one that was folded longest ago comes first, so that a small range, which costs
     little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
@@ -165,13 +165,16 @@ class Amounts:
             return self._fold_in_memory(slow=self.contents.recent_since < waited, idle=idle)
         rows = self.base + self.alive
         costs = rows + FILE_ROWS // count
+        due = (self.weights >= costs) & (self.old > 0)
         slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
-        due = ((self.weights >= costs) | slow | idle) & (self.old > 0)
+        left_over = (slow | idle) & (self.old > 0)
         rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
             first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
+        elif left_over.any():
+            first = int(np.argmin(np.where(left_over, bases.sinces, self.since + 1)))
         else:
             return None
         last, most = first, compaction.range_rows(self.contents)
