@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
-def drawn(_: Iterator[Any]) -> Iterator[tuple[int, float, float, bool]]:
+def drawn(_: Iterable[int]) -> Iterator[tuple[int, float, float, bool]]:
     yield os.getpid(), float(np.random.random()), random.random(), "spark_client.jobs.tasks" in sys.modules
 
 
