@@ -31,6 +31,7 @@ from .spark_types import (
     declared_struct,
     function_settings,
     spark_field,
+    types_within,
     utc_arrow_schema,
 )
 from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
