@@ -46,15 +46,16 @@ class Distinct:
         rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
         if totals is not None and len(updates):
             totals.begin(updates)
-        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends, totals)
+        keys = updates.key_starts
+        if len(firsts) < len(updates):
+            keys = np.searchsorted(firsts, keys)
+        return cls(updates, rows, firsts, keys, ends, totals)
 
     def summed(self, numbers: Numbers | NDArray[np.bool_]) -> Numbers:
         """The sum of each row's updates' numbers."""
-        return (
-            np.add.reduceat(numbers, self.firsts, dtype=np.int64)
-            if len(self.firsts)
-            else np.zeros(0, np.int64)
-        )
+        if len(self.firsts) == len(numbers):
+            return numbers.astype(np.int64, copy=False)
+        return np.add.reduceat(numbers, self.firsts, dtype=np.int64)
 
     def counts(self, version: int) -> Numbers:
         diffs, versions = self.updates.diffs, self.updates.versions

@@ -24,7 +24,6 @@ Versions
 
 from __future__ import annotations
 
-import io
 import math
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -257,9 +256,11 @@ def encode(
     Raises:
         InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
     """
-    most_bytes = min(MESSAGE_BYTES, max_message_bytes)
-    rows = batch.num_rows * most_bytes // max(most_bytes, _sent_bytes(batch))
-    slices = cut(batch, rows, _sent_bytes, limit_bytes=max_message_bytes)
+    most_bytes, size_bytes = min(MESSAGE_BYTES, max_message_bytes), _sent_bytes(batch)
+    if size_bytes <= most_bytes:
+        yield _message(batch, version, last=last)
+        return
+    slices = cut(batch, batch.num_rows * most_bytes // size_bytes, _sent_bytes, limit_bytes=max_message_bytes)
     for number, part in enumerate(slices, 1):
         size_bytes = _sent_bytes(part)
         ends = last and number == len(slices)
@@ -283,10 +284,10 @@ def _sent_bytes(batch: pa.RecordBatch) -> int:
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
     metadata = {"version": str(version), **({"last": "true"} if last else {})}
-    written = io.BytesIO()
+    written = pa.BufferOutputStream()
     with pa.ipc.new_stream(written, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata=metadata)
-    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
+    reader = pa.ipc.MessageReader.open_stream(written.getvalue())
     reader.read_next_message()  # the schema
     message = reader.read_next_message()
     header, body = memoryview(message.metadata), memoryview(message.body)

@@ -26,9 +26,6 @@ from .layout import Layout, no_rows
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-FEW_ROWS = 64
-"""So few rows take less time than to look which of them are the greatest."""
-
 DELETE = np.iinfo(np.int64).min
 """The diff of a tombstone, which deletes its key's earlier rows; see ``deletes``."""
 
@@ -78,6 +75,10 @@ class Updates:
             np.concatenate([part.versions for part in parts]),
             np.concatenate([part.diffs for part in parts]),
         )
+
+    def of_version(self, version: int) -> Updates:
+        """The same, of updates of one version, with another version."""
+        return Updates(self.layout, self.rows, self.hashes, np.full(len(self), version), self.diffs)
 
     @cached_property
     def size_bytes(self) -> int:
@@ -161,14 +162,17 @@ class Updates:
         greatest of each key. May share memory.
         """
         starts, ends = self._ends_of(hashes)
-        rows = int((ends - starts).sum())
-        if last is not None and rows > last * len(hashes) + FEW_ROWS and not self._collides:
-            starts = np.maximum(starts, ends - last)
-        if not rows:
-            return self.slice(0, 0)
         if len(hashes) == 1:
-            return self.slice(int(starts[0]), int(ends[0]))
-        return self.take(ranges(starts, ends - starts))
+            start, end = int(starts[0]), int(ends[0])
+            if last is not None and end - start > last and not self._collides:
+                start = end - last
+            return self.slice(start, end)
+        counts = ends - starts
+        if not counts.any():
+            return self.slice(0, 0)
+        if last is not None and not self._collides:
+            counts = np.minimum(counts, last)
+        return self.take(ranges(ends - counts, counts))
 
     def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """For each of these hashes the place of its first row, and behind its last one."""
@@ -177,7 +181,7 @@ class Updates:
     @property
     def _collides(self) -> bool:
         """Whether two keys have one hash."""
-        return bool((self._new_key != self._new_hash).any())
+        return self._new_key is not self._new_hash and bool((self._new_key != self._new_hash).any())
 
     # Neighbours
 
@@ -198,6 +202,8 @@ class Updates:
 
     @cached_property
     def _new_key(self) -> Flags:
+        if self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count:
+            return self._new_hash
         return self._or_differ(self._new_hash, self.layout.key)
 
     @cached_property
@@ -243,7 +249,7 @@ class Updates:
                     rank[inside] = rank[inside][again]
                 _, equal = _compare_ranks(ranks, tie)
             tie = equal
-        return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
+        return (self if (order[1:] > order[:-1]).all() else self.take(order))._ties_sorted(tie)
 
     def _order_codes(self) -> list[Codes]:
         return [
@@ -255,9 +261,9 @@ class Updates:
         """These, which are sorted but for ties; see "Sorting". ``tie``: for each row but the first whether it has the
         hash and the order columns of the one before it.
         """
-        same_hash = ~self._new_hash[1:]
-        if not same_hash.any():
+        if not (tie.any() or self._collides):
             return self
+        same_hash = ~self._new_hash[1:]
         unsorted = tie & (self._new_row[1:] | (self.versions[1:] < self.versions[:-1]))
         if self._collides:
             of_keys = self.hashes[self.key_starts]
