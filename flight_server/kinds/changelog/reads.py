@@ -53,17 +53,13 @@ from flight_server.tiering import Reader
 
 from .changelog import Changelog, ChangelogState
 from .runs import Damaged
-from .views import View, ViewPart
+from .views import FEW_BYTES, FEW_ROWS, View, ViewPart
 
 MESSAGE_BYTES = 1 << 20
 MAX_SLICE_BYTES = 8 << 20
 MIN_SLICE_BYTES = 64 << 10
 FOLLOWED_BYTES = 256 << 10
 """A follower reserves so much for a step that is expected to be small."""
-IN_LOOP_ROWS = 1024
-"""A small step that looks at no more rows is read in the event loop, in about a millisecond: a thread would take the
-global interpreter lock from the loop for nearly as long, and the follower would wait for two changes of threads."""
-
 STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
 
@@ -186,7 +182,9 @@ class ChangelogRead:
         """The messages of the next slice with rows, or of the last one; and how far it goes.
 
         Args:
-            few: the new rows are read in the event loop, if they are in memory.
+            few: changes that are few (``views``), and in memory, are read in the event loop: a thread would take the
+                global interpreter lock from the loop for nearly as long, and the follower would wait for two changes
+                of threads.
 
         Raises as :meth:`bursts`.
         """
@@ -197,8 +195,14 @@ class ChangelogRead:
         work = partial(self._next_slice, view, after, upto, at)
         try:
             # Only at the beginning: it gives all of the changes, also those of slices that were sent.
-            if few and after is not None and at == ViewPart() and changelog.layout.is_simple:
-                part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
+            if (
+                few
+                and after is not None
+                and at == ViewPart()
+                and view.in_memory
+                and changelog.layout.is_simple
+            ):
+                part = view.few_deltas(after, upto, FEW_ROWS, FEW_BYTES)
                 if part is not None:
                     return self._encoded(part, upto)
             del view

@@ -179,9 +179,14 @@ class Updates:
         return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
     @property
+    def _differ_in_hash(self) -> bool:
+        """Whether different keys certainly have different hashes."""
+        return self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count
+
+    @property
     def _collides(self) -> bool:
         """Whether two keys have one hash."""
-        return self._new_key is not self._new_hash and bool((self._new_key != self._new_hash).any())
+        return not self._differ_in_hash and bool((self._new_key != self._new_hash).any())
 
     # Neighbours
 
@@ -202,9 +207,7 @@ class Updates:
 
     @cached_property
     def _new_key(self) -> Flags:
-        if self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count:
-            return self._new_hash
-        return self._or_differ(self._new_hash, self.layout.key)
+        return self._new_hash if self._differ_in_hash else self._or_differ(self._new_hash, self.layout.key)
 
     @cached_property
     def _new_row(self) -> Flags:
