@@ -44,7 +44,7 @@ def test_a_name_says_what_a_thing_is() -> None:
     # What binds a name has one of these behind it; all else needs no syntax tree, which takes seconds for all files.
     candidate = re.compile(rf"\b_?(?:{'|'.join(VAGUE)})_? *(?:[,:()=]|in )")
     vague = [
-        f"{path.relative_to(ROOT)}:{node.lineno} {name}"
+        f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', '')} {name}"
         for path in sources("flight_server") + sources("spark_client")
         if not path.relative_to(ROOT).as_posix().startswith(STILL_VAGUE)
         and candidate.search(path.read_text())

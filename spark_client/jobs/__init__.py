@@ -33,4 +33,4 @@ from .spark_types import (
     spark_field,
     utc_arrow_schema,
 )
-from .tasks import WRITE_BUDGET_BYTES, Destination, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
+from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask

@@ -38,14 +38,12 @@ from flight_server.protocol import (
 from spark_client.connection import AWAY, TimedOut, Unreachable, refuses
 from spark_client.lanes import store_of
 
-from .dataset_machine import (
-    DatasetMachine,
+from .dataset_machine import DatasetMachine, HeldState, Holder
+from .driver_calls import (
     DriverCall,
     Drop,
     Fail,
     FindObject,
-    HeldState,
-    Holder,
     Look,
     Patience,
     PlannedDataset,

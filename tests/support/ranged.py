@@ -19,9 +19,10 @@ from flight_server.kinds.changelog.folding import compacted
 from flight_server.kinds.changelog.planning import (
     Amounts,
     FoldPlan,
-    LeftOver,
     RewritePlan,
+    Waited,
     plan_files,
+    plan_left_over,
     plan_memory,
 )
 from flight_server.kinds.changelog.rules import make_rule
@@ -71,7 +72,7 @@ class Ranged:
         self._needed: dict[int, int] = {}
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
-        self._left_over = LeftOver()
+        self._waited = Waited()
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)
@@ -134,13 +135,10 @@ class Ranged:
         if plan is not None:
             return plan
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
-        left_over = self._left_over
-        plan = left_over.plan(amounts, 0, self.now, idle=idle)
-        if plan is None or left_over.since is None:
+        self._waited.look(amounts.since, self.now, self.patience)
+        plan = plan_left_over(amounts, self._waited.upto, 0, idle=idle)
+        if plan is None or self.now < self._slow_at:
             return None
-        if self.now < max(left_over.since + self.patience, self._slow_at):
-            return None
-        left_over.begin(plan, amounts)
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
         return plan
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_client.changelogs import Follower
+from spark_client.changelogs.version_follower import Follower
 
 RATES = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
 BY: dict[str, Any] = {"key": ["currency"], "order_by": "time"}

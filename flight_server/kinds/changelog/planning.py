@@ -16,9 +16,9 @@ Folds
     rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
-    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and outweigh
-    themselves and the base, or if nothing is put any more. They are folded in rounds (:class:`LeftOver`), each range at
-    most once in a round, so that a small range, which costs little, never keeps others from being folded.
+    Old rows below that weight are folded when they have waited (:class:`Waited`) and outweigh themselves and the base,
+    or if nothing is put any more. A range that was folded meanwhile waits again, so that a small range, which costs
+    little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
     most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
@@ -164,27 +164,20 @@ class Amounts:
         """Whether a fold takes place in memory."""
         return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
 
-    def fold(
-        self, *, slow: bool = False, idle: bool = False, round_upto: int | None = None
-    ) -> FoldPlan | RewritePlan | None:
+    def fold(self, *, waited: int = 0, idle: bool = False) -> FoldPlan | RewritePlan | None:
         """The next fold; None if none is due.
 
         Args:
-            slow: old rows have waited.
+            waited: up to this version old rows have waited.
             idle: nothing has been put for some time.
-            round_upto: only of ranges that were not folded up to this version yet.
         """
         bases, count = self.contents.bases, len(self.base)
         if self.of_memory:
-            return self._fold_in_memory(slow=slow, idle=idle)
+            return self._fold_in_memory(slow=self.contents.recent_since < waited, idle=idle)
         rows = self.base + self.alive
         costs = rows + FILE_ROWS // count
-        due = self.weights >= costs
-        if slow:
-            due |= (self.weights >= self.base + self.old) | idle
-        due &= self.old > 0
-        if round_upto is not None:
-            due &= bases.sinces < round_upto
+        slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
+        due = ((self.weights >= costs) | slow | idle) & (self.old > 0)
         rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
@@ -234,44 +227,35 @@ def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
     return _rewrite(amounts.files, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
 
 
-class LeftOver:
-    """The old rows of one changelog that are too few for a fold, see "Old rows".
-
-    Args:
-        since: when they were first seen; None if there are none, or if a round has ended.
+class Waited:
+    """Up to which version (``upto``) the old rows of one changelog have waited for more of them: for the patience at
+    least, and twice that at most. ``next_at``: when it is another one.
     """
 
-    __slots__ = ("_round_upto", "since")
+    __slots__ = ("_next", "next_at", "upto")
 
     def __init__(self) -> None:
-        self.since: float | None = None
-        self._round_upto: int | None = None
+        self.next_at = -math.inf
+        self.upto = self._next = 0
 
-    def plan(
-        self, amounts: Amounts, records_bytes: int, now: float, *, idle: bool
-    ) -> FoldPlan | RewritePlan | None:
-        """The work on them once they have waited; None if they may wait for more. ``records_bytes``: as of
-        :func:`plan_memory`.
-        """
-        fold = amounts.fold(slow=True, idle=idle, round_upto=self._round_upto)
-        if fold is None and self._round_upto is not None:
-            self.since = self._round_upto = None
-            fold = amounts.fold(slow=True, idle=idle)
-        plan = fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
-        if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
-            plan = RewritePlan(amounts.in_memory, in_memory=True, to_file=True)
-        if plan is None and not amounts.old.any():
-            self.since = None
-        elif self.since is None:
-            self.since = now
-        return plan
+    def look(self, since: int, now: float, patience: float) -> None:
+        """Rows up to ``since`` are old now."""
+        if now >= self.next_at:
+            self.next_at, self.upto, self._next = now + patience, self._next, since
 
-    def begin(self, plan: FoldPlan | RewritePlan, amounts: Amounts) -> None:
-        """Begin this work: other ranges, which have waited as long, follow it at once."""
-        if not plan.folds:
-            self.since = None
-        elif self._round_upto is None:
-            self._round_upto = amounts.since
+
+def plan_left_over(
+    amounts: Amounts, waited: int, records_bytes: int, *, idle: bool
+) -> FoldPlan | RewritePlan | None:
+    """The work on old rows that are too few for any other; None if they may wait. Arguments as of :meth:`Amounts.fold`
+    and :func:`plan_memory`.
+    """
+    plan = amounts.fold(waited=waited, idle=idle) or _rewrite(
+        amounts.files, amounts.alive_of, 0, in_memory=False
+    )
+    if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
+        plan = RewritePlan(amounts.in_memory, in_memory=True, to_file=True)
+    return plan
 
 
 def _rewrite(

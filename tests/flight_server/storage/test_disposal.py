@@ -14,7 +14,9 @@ import pytest
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 from flight_server.records import Database
-from flight_server.storage import SEGMENTS_NAME, Disk, Disposal, SegmentWriter
+from flight_server.storage import Disk, SegmentWriter
+from flight_server.storage.disposal import Disposal
+from flight_server.storage.folder import SEGMENTS_NAME
 
 DEADLINE_SECONDS = 20.0
 

@@ -25,7 +25,7 @@ from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, CorruptFrame, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
 from flight_server.server import Server
-from flight_server.storage import RECORDS_NAME
+from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering.readback import frame_lost
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired

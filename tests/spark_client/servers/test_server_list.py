@@ -11,7 +11,8 @@ import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer
-from spark_client.servers import DriverServer, Presence, ServerList, ServerStart, owner_of
+from spark_client.servers import DriverServer, ServerList, ServerStart, owner_of
+from spark_client.servers.server_table import Presence
 
 A, B = "grpc://a:1", "grpc://b:1"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from flight_server.memory import Reservation
 from .updates import DELETE, Numbers, Updates
 
 MAX_HASH = (1 << 64) - 1
-LEAST_HASHES = 512
-"""By which the keys of several runs are counted (``contents``): with so many an estimate is rarely 10 % off."""
 
 
 class Damaged(Exception):
@@ -114,16 +111,6 @@ class MemoryRun:
     def count(self) -> None:
         """Let its bytes count, if its room is empty; also beyond the limit."""
         self._room.grow(self.size_bytes - self._room.size_bytes)
-
-    @property
-    def keys(self) -> int:
-        """How many hashes it has."""
-        return self.updates.distinct_hashes
-
-    @cached_property
-    def least_hashes(self) -> Hashes:
-        """Its ``LEAST_HASHES`` least ones, sorted, or all of fewer."""
-        return self.updates.unique_hashes[:LEAST_HASHES].copy()
 
     def ends(self) -> tuple[int, int]:
         """The least and the greatest hash; of a run without rows those of one that has every hash."""

@@ -7,9 +7,8 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, least_hashes (as of a run in
-                  memory), and for each block
-                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
+        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, and for each block
+                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
 Validity
@@ -46,7 +45,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
@@ -54,7 +53,7 @@ from flight_server.storage import FileHeader, Folder, open_regular
 
 from .blocks import Block, of_block, to_block
 from .layout import Layout
-from .run import LEAST_HASHES, MAX_HASH, Counts, Damaged, MemoryRun, Question
+from .run import MAX_HASH, Counts, Damaged, MemoryRun, Question
 from .updates import Numbers, Updates
 
 BLOCK_ROWS = 32 << 10
@@ -126,7 +125,6 @@ class RunWriter:
         self._layout = layout
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
-        self._least: Hashes = np.zeros(0, np.uint64)
         self._offset = 0
         self._fd = -1
         with _on_disk(folder.path):
@@ -137,7 +135,6 @@ class RunWriter:
         """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
-            begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
             self._write(bytes(-self._offset % _ALIGNMENT))
             block = Block(
                 self._offset,
@@ -148,14 +145,11 @@ class RunWriter:
                 int(part.versions.min()),
                 int(part.versions.max()),
                 crc32c(data),
-                part.distinct_hashes - begun,
             )
             self._write(memoryview(data))
             self.blocks.append(block)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
-            if len(self._least) < LEAST_HASHES:
-                self._least = unique(self._least, part.unique_hashes[:LEAST_HASHES])[:LEAST_HASHES]
 
     def finish(self) -> RunFile:
         """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
@@ -168,7 +162,6 @@ class RunWriter:
                 "tombstones": self.tombstones,
                 "first_version": min((block.first_version for block in self.blocks), default=0),
                 "last_version": max((block.last_version for block in self.blocks), default=0),
-                "least_hashes": self._least.tolist(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
@@ -223,7 +216,6 @@ class RunFile:
             self.first_version = int(footer["first_version"]) if version is None else version
             self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            self.least_hashes = np.array(footer["least_hashes"], np.uint64)
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -233,7 +225,6 @@ class RunFile:
             block.offset + block.size_bytes > self.size_bytes for block in self.blocks
         ):
             raise Damaged(f"the blocks of {path.name} do not lie within it")
-        self.keys = sum(block.keys for block in self.blocks)
         self._rows_before = np.concatenate([[0], np.cumsum([block.rows for block in self.blocks])]).astype(
             np.int64
         )
