@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import unique
+from flight_server.keys import array_over, unique
 
 from .deletes import lifetimes, living, undeleted
 from .rules import Groups, Kept, KeyTotals, Rule
@@ -111,10 +111,10 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule, totals: PieceTot
     before = rule.kept(distinct.groups(distinct.counts(after)))
     now = rule.kept(distinct.groups(distinct.counts(upto)))
     changes = now.counts - before.counts
-    differ = np.flatnonzero(changes)
+    (differ,) = changes.nonzero()
     if len(differ) == len(changes):
         return Kept(distinct.rows, changes)
-    return Kept(distinct.rows.take(pa.array(differ)), changes[differ])
+    return Kept(distinct.rows.take(array_over(differ)), changes[differ])
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout) -> Updates:

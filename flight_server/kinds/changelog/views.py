@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes, array_over, unique
 
 from .contents import Contents, PartlyDead, Source
 from .deletes import living
@@ -220,7 +220,7 @@ class View:
 
 def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> pa.RecordBatch:
     """A batch of deltas."""
-    return pa.RecordBatch.from_arrays([*rows.columns, pa.array(diffs)], schema=layout.delta_schema)
+    return pa.RecordBatch.from_arrays([*rows.columns, array_over(diffs)], schema=layout.delta_schema)
 
 
 def range_end(runs: Sequence[Source], wanted_rows: int, low: int) -> int:

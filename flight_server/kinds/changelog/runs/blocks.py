@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flight_server.keys import array_over
+
 from .layout import Layout
 from .run import Damaged
 from .updates import Updates
@@ -17,7 +19,7 @@ from .updates import Updates
 
 def to_block(updates: Updates) -> pa.Buffer:
     """The encapsulated message of these updates."""
-    extra = [pa.array(updates.hashes), pa.array(updates.versions), pa.array(updates.diffs)]
+    extra = map(array_over, (updates.hashes, updates.versions, updates.diffs))
     batch = pa.RecordBatch.from_arrays([*updates.rows.columns, *extra], schema=updates.layout.block_schema)
     return batch.serialize()
 

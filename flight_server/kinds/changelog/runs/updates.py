@@ -12,14 +12,25 @@ Sorting
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Codes, Hashes, codes, falling, is_plain, numbers, plain, same, unique
+from flight_server.keys import (
+    Codes,
+    Hashes,
+    array_over,
+    codes,
+    falling,
+    is_plain,
+    numbers,
+    plain,
+    same,
+    unique,
+)
 
 from .layout import Layout, no_rows
 
@@ -32,13 +43,14 @@ DELETE = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """Four columns of equal length."""
+    """Four columns of equal length. ``distinct``: it is known that no two rows are equal."""
 
     layout: Layout
     rows: pa.RecordBatch
     hashes: Hashes
     versions: Numbers
     diffs: Numbers
+    distinct: bool = False
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -78,7 +90,8 @@ class Updates:
 
     def of_version(self, version: int) -> Updates:
         """The same, of updates of one version, with another version."""
-        return Updates(self.layout, self.rows, self.hashes, np.full(len(self), version), self.diffs)
+        versions = np.full(len(self), version)
+        return Updates(self.layout, self.rows, self.hashes, versions, self.diffs, self.distinct)
 
     @cached_property
     def size_bytes(self) -> int:
@@ -119,6 +132,7 @@ class Updates:
             self.hashes[start:stop],
             self.versions[start:stop],
             self.diffs[start:stop],
+            self.distinct,
         )
 
     def cut(self, max_rows: int, max_bytes: int) -> Iterator[Updates]:
@@ -135,10 +149,11 @@ class Updates:
         """These rows, in the order of ``indices``, which must keep them sorted."""
         return Updates(
             self.layout,
-            self.rows.take(pa.array(indices)),
+            self.rows.take(array_over(indices)),
             self.hashes[indices],
             self.versions[indices],
             self.diffs[indices],
+            self.distinct,
         )
 
     def where(self, flags: Flags) -> Updates:
@@ -189,7 +204,7 @@ class Updates:
     @cached_property
     def row_starts(self) -> Numbers:
         """int64: where a row differs from the one before it. The first is 0, if there is a row."""
-        return np.flatnonzero(self._new_row)
+        return np.arange(len(self)) if self.distinct else np.flatnonzero(self._new_row)
 
     @cached_property
     def key_starts(self) -> Numbers:
@@ -234,7 +249,7 @@ class Updates:
 
     def _sort(self) -> Updates:
         # This sort finds the parts that are sorted already, and merges them.
-        order = np.argsort(self.hashes, kind="stable")
+        order = self.hashes.argsort(kind="stable")
         hashes = self.hashes[order]
         tie = hashes[1:] == hashes[:-1]
         if tie.any():
@@ -261,7 +276,7 @@ class Updates:
         hash and the order columns of the one before it.
         """
         if not (tie.any() or self._collides):
-            return self
+            return replace(self, distinct=True)
         same_hash = ~self._new_hash[1:]
         unsorted = tie & (self._new_row[1:] | (self.versions[1:] < self.versions[:-1]))
         if self._collides:
