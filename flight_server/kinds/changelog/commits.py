@@ -307,7 +307,8 @@ def _encoded(changelog: Changelog, first: int, group: list[_Waiting]) -> tuple[U
     versioned = []
     for version, waiting in enumerate(group, first):
         if waiting.updates is not None:
-            versioned.append(waiting.updates.of_version(version))
+            waiting.updates.versions.fill(version)
+            versioned.append(waiting.updates)
         for file in waiting.files:
             file.commit(version)
     updates = Updates.joined(changelog.layout, versioned)

@@ -88,11 +88,6 @@ class Updates:
             np.concatenate([part.diffs for part in parts]),
         )
 
-    def of_version(self, version: int) -> Updates:
-        """The same, of updates of one version, with another version."""
-        versions = np.full(len(self), version)
-        return Updates(self.layout, self.rows, self.hashes, versions, self.diffs, self.distinct)
-
     @cached_property
     def size_bytes(self) -> int:
         return int(self.rows.nbytes) + 24 * len(self)
@@ -189,7 +184,7 @@ class Updates:
         """For each of these hashes the place of its first row, and behind its last one."""
         return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
-    @property
+    @cached_property
     def _differ_in_hash(self) -> bool:
         """Whether different keys certainly have different hashes."""
         return self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count
