@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import array_over, unique
+from flight_server.keys import unique
 
 from .deletes import lifetimes, living, undeleted
 from .rules import Groups, Kept, KeyTotals, Rule
-from .runs import Layout, Updates
+from .runs import Layout, Updates, rows_at
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -43,7 +43,7 @@ class Distinct:
     def of(cls, updates: Updates, totals: PieceTotals | None = None) -> Distinct:
         updates, ends = living(updates)
         firsts = updates.row_starts
-        rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
+        rows = rows_at(updates.rows, firsts)
         if totals is not None and len(updates):
             totals.begin(updates)
         keys = updates.key_starts
@@ -112,9 +112,7 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule, totals: PieceTot
     now = rule.kept(distinct.groups(distinct.counts(upto)))
     changes = now.counts - before.counts
     (differ,) = changes.nonzero()
-    if len(differ) == len(changes):
-        return Kept(distinct.rows, changes)
-    return Kept(distinct.rows.take(array_over(differ)), changes[differ])
+    return Kept(rows_at(distinct.rows, differ), changes[differ])
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout) -> Updates:

@@ -152,7 +152,7 @@ class Updates:
         )
 
     def where(self, flags: Flags) -> Updates:
-        return self if flags.all() else self.take(np.flatnonzero(flags))
+        return self if flags.all() else self.take(flags.nonzero()[0])
 
     def between(self, low: int, high: int) -> Updates:
         """The rows whose hash is from ``low`` to ``high``, both included; shares memory."""
@@ -291,6 +291,14 @@ class Updates:
         order = np.arange(len(self))
         order[members] = members[np.lexsort(tuple(reversed(ranks)))]
         return self.take(order)
+
+
+def rows_at(rows: pa.RecordBatch, places: Numbers) -> pa.RecordBatch:
+    """The rows at these places, which ascend; of neighbours a part that shares memory."""
+    count, first = len(places), int(places[0]) if len(places) else 0
+    if count and int(places[-1]) - first >= count:
+        return rows.take(array_over(places))
+    return rows if count == rows.num_rows else rows.slice(first, count)
 
 
 def _compare_ranks(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:

@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.kinds import VersionBurst
-from flight_server.kinds.changelog import views
+from flight_server.kinds.changelog import reads, views
 from flight_server.kinds.changelog.reads import STALLED_SECONDS, ChangelogRead
-from flight_server.kinds.changelog.views import FEW_ROWS
 from flight_server.memory import Pace
 from flight_server.protocol import Compacted, DatasetDropped, Versions
 from flight_server.protocol.ipc_framing import encapsulate
@@ -146,8 +145,11 @@ def test_a_reader_that_goes_on_before_compaction_holds_its_version_again(engine:
         assert Counter(begun + stalled.rest()) == Counter((key, 1) for key in range(KEYS))
 
 
-def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(engine: Engine) -> None:
-    versions = 2 + FEW_ROWS // KEYS
+def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = 3
+    monkeypatch.setattr(reads, "FEW_ROWS", versions * KEYS - 1)  # one of each run and key
     for version in range(1, versions + 1):
         put(engine, version)
     with Stalled(engine, Versions(after=versions - 1)) as reader:
