@@ -15,6 +15,11 @@ Messages
     of both lanes know them; the gRPC lane says the same in app_metadata. A message has about ``MESSAGE_BYTES``, unless
     one row has more, or slices would share buffers (``protocol.cutting``).
 
+Small steps
+    Changes that are few (``views``) are read and encoded once for all followers that ask for them at a time. If all
+    runs are in memory the event loop does it, in less than a millisecond: a thread would take the global interpreter
+    lock from the loop for nearly as long, and the followers would wait for two changes of threads.
+
 Versions
     An open stream holds the versions after the one that it was sent, or the version that it reads (``holds``), and no
     runs: for each slice it takes the changelog's present contents, and goes on behind the last hash. So ranges are
@@ -24,6 +29,7 @@ Versions
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -34,7 +40,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.concurrency import Waits, in_thread
+from flight_server.concurrency import Waits, in_thread, to_its_end
 from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, reserve
 from flight_server.protocol import (
@@ -64,8 +70,11 @@ STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
 
 
+Slice = tuple[list[VersionedMessage], ViewPart]
+
+
 class ChangelogReads:
-    """What the reads of all changelogs share.
+    """What the reads of all changelogs share. ``steps``: those that are being made, see "Small steps".
 
     Args:
         threads: put the rows together.
@@ -78,6 +87,7 @@ class ChangelogReads:
         self.threads = threads
         self.max_message_bytes = max_message_bytes
         self.draining = False  # followers end
+        self.steps: dict[tuple[Changelog, int, int], asyncio.Future[Slice | None]] = {}
         unproven_bytes = budget.unproven.limit_bytes or MAX_SLICE_BYTES
         self.slice_bytes = max(MIN_SLICE_BYTES, min(MAX_SLICE_BYTES, unproven_bytes // 16))
 
@@ -176,35 +186,25 @@ class ChangelogRead:
                 self._hold(reader)
             reader.pace.took(size_bytes)
 
-    async def _messages(
-        self, after: int | None, upto: int, at: ViewPart, *, few: bool
-    ) -> tuple[list[VersionedMessage], ViewPart]:
+    async def _messages(self, after: int | None, upto: int, at: ViewPart, *, few: bool) -> Slice:
         """The messages of the next slice with rows, or of the last one; and how far it goes.
 
         Args:
-            few: changes that are few (``views``), and in memory, are read in the event loop: a thread would take the
-                global interpreter lock from the loop for nearly as long, and the follower would wait for two changes
-                of threads.
+            few: it may be a small step.
 
         Raises as :meth:`bursts`.
         """
         changelog = self._changelog
         changelog.check_version(upto if after is None else after)
-        # The task holds the view, and through it runs, only while the slice is read.
-        view = replace(changelog.view(), slice_bytes=self._reads.slice_bytes)
-        work = partial(self._next_slice, view, after, upto, at)
         try:
             # Only at the beginning: it gives all of the changes, also those of slices that were sent.
-            if (
-                few
-                and after is not None
-                and at == ViewPart()
-                and view.in_memory
-                and changelog.layout.is_simple
-            ):
-                part = view.few_deltas(after, upto, FEW_ROWS, FEW_BYTES)
-                if part is not None:
-                    return self._encoded(part, upto)
+            if few and after is not None and at == ViewPart():
+                step = await to_its_end(self._step(after, upto))
+                if step is not None:
+                    return step
+            # The task holds the view, and through it runs, only while the slice is read.
+            view = replace(changelog.view(), slice_bytes=self._reads.slice_bytes)
+            work = partial(self._next_slice, view, after, upto, at)
             del view
             return await in_thread(self._reads.threads, work)
         except Damaged as damage:
@@ -226,16 +226,34 @@ class ChangelogRead:
                 dataset=changelog.name,
             ) from None
 
-    def _next_slice(
-        self, view: View, after: int | None, upto: int, at: ViewPart
-    ) -> tuple[list[VersionedMessage], ViewPart]:
+    def _step(self, after: int, upto: int) -> asyncio.Future[Slice | None]:
+        """The messages of all changes; None if they are not few."""
+        reads, loop = self._reads, asyncio.get_running_loop()
+        steps, place = reads.steps, (self._changelog, after, upto)
+        step = steps.get(place)
+        if step is None:
+            view = self._changelog.view()
+            if view.in_memory and self._changelog.layout.is_simple:
+                step = loop.create_future()
+                step.set_result(self._small_step(view, after, upto))
+            else:
+                step = loop.run_in_executor(reads.threads, self._small_step, view, after, upto)
+            steps[place] = step
+            step.add_done_callback(lambda _: steps.pop(place, None))
+        return step
+
+    def _small_step(self, view: View, after: int, upto: int) -> Slice | None:
+        part = view.few_deltas(after, upto, FEW_ROWS, FEW_BYTES)
+        return None if part is None else self._encoded(part, upto)
+
+    def _next_slice(self, view: View, after: int | None, upto: int, at: ViewPart) -> Slice:
         while True:
             at = view.part(after, upto, at)
             assert at.rows is not None
             if at.rows.num_rows or not at.left:
                 return self._encoded(at, upto)
 
-    def _encoded(self, part: ViewPart, version: int) -> tuple[list[VersionedMessage], ViewPart]:
+    def _encoded(self, part: ViewPart, version: int) -> Slice:
         limit_bytes = self._reads.max_message_bytes
         messages = encode(part.rows, version, last=not part.left, max_message_bytes=limit_bytes)
         return list(messages), replace(part, rows=None)

@@ -102,10 +102,6 @@ class View:
             rows = none.rows if after is None else with_diffs(self.layout, none.rows, none.diffs)
             return ViewPart(rows, before.low + 1)
         if after is not None:
-            if before.low == 0:
-                few = self.few_deltas(after, upto, min(FEW_ROWS, self.slice_rows), FEW_BYTES)
-                if few is not None:
-                    return few
             updates, low = self._changed_part(after, upto, before.low, all_updates=False)
             if updates is None:
                 return self.part(after, upto, ViewPart(low=low, pieces=self._large_key(low, after, upto)))
