@@ -2,5 +2,5 @@
 
 from .external_sort import sorted_batches
 from .gathered import Gathered, TaskMemory, cut, pieces, reading_budget, row_weights, writing_budget
-from .key_windows import Rows, Window, windows
+from .key_windows import KeyHashes, Rows, Window, windows
 from .scratch import Parked, Scratch

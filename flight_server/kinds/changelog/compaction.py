@@ -238,7 +238,7 @@ class Fold(Work):
     def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
         parts = self._new_updates(contents, self.low, self.high)
         asking = self._asking(parts)
-        late = [run for run in contents.recent if run.last_version > self._began]
+        self._sources = contents.sources
         before, self._made = self._made, []
         again = 0
         for made in before:
@@ -247,10 +247,10 @@ class Fold(Work):
             if not len(hashes) or (large and self._is_spared(parts, made)):
                 self._made.append(made)
             elif briefly and len(hashes) <= FEW_KEYS and not large:
-                self._cut_out(made, hashes, late)
+                self._cut_out(made, hashes)
             elif not briefly or not (again or large):
                 again += 1
-                self._add_again(made, hashes, late)
+                self._add_again(made, hashes)
         return again > 0
 
     def _is_spared(self, parts: Iterable[Updates], made: _Made) -> bool:
@@ -269,26 +269,25 @@ class Fold(Work):
             spared &= bool(self._rule.spares(new.rows, new.diffs).all())
         return spared and made.spare >= 0
 
-    def _add_again(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
+    def _add_again(self, made: _Made, hashes: Hashes) -> None:
         """Add the range, of which these keys are folded again, unless too much of them is needed."""
         low, high, base = made.range.low, made.range.high, made.range.base
         if made.last is not None:
             runs = [each.parts_between(low, low) for each in self._sources]
-            runs += [[self._new(part) for part in run.parts_between(low, low)] for run in late]
             for _ in self._add_large(low, runs, made.late):
                 pass
             return
         self._changed = [made.changed]
-        parts = self._folded_again(hashes, late)
+        parts = self._folded_again(hashes)
         if parts is not None:
             others = [] if base is None else base.parts_between(low, high)
             others = [part.where(~np.isin(part.hashes, hashes)) for part in others]
             kept = Updates.joined(self.layout, [*others, *parts])
             self._made.append(_Made(self._range(low, high, [kept]), unique(*self._changed)))
 
-    def _cut_out(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
+    def _cut_out(self, made: _Made, hashes: Hashes) -> None:
         """Add the range, with others for these keys, which are folded again, unless too much of them is needed."""
-        parts = self._folded_again(hashes, late)
+        parts = self._folded_again(hashes)
         if parts is None:
             return
         few = self._range(made.range.low, made.range.high, parts)
@@ -300,28 +299,23 @@ class Fold(Work):
         ranges += [made.range.part(low, made.range.high)] if low <= made.range.high else []
         self._made += [_Made(each, made.changed) for each in ranges]
 
-    def _folded_again(self, hashes: Hashes, late: Sequence[Run]) -> list[Updates] | None:
+    def _folded_again(self, hashes: Hashes) -> list[Updates] | None:
         """What the rule needs of these keys beside late commits; None if it is more than two ranges have."""
         again: list[Updates] = []
-        for updates in self._slices_of(hashes, late):
+        for updates in self._slices_of(hashes):
             again.append(self._folded(updates))
             if sum(part.size_bytes for part in again) > 2 * RANGE_BYTES:
                 return None
         return again
 
-    def _slices_of(self, hashes: Hashes, late: Sequence[Run]) -> Iterator[Updates]:
-        """The updates of these hashes with those that came since the fold began."""
-        sizes = np.cumsum(np.sum([each.bytes_of(hashes) for each in (*self._sources, *late)], axis=0))
+    def _slices_of(self, hashes: Hashes) -> Iterator[Updates]:
+        sizes = np.cumsum(np.sum([each.bytes_of(hashes) for each in self._sources], axis=0))
         start, before = 0, 0.0
         while start < len(hashes):
             stop = max(start + 1, int(np.searchsorted(sizes, before + 2 * views.SLICE_BYTES, "right")))
             some = hashes[start:stop]
-            new = [self._new(run.of_hashes(some)) for run in late]
-            yield Updates.joined(self.layout, [*(each.of_hashes(some) for each in self._sources), *new])
+            yield Updates.joined(self.layout, [each.of_hashes(some) for each in self._sources])
             start, before = stop, float(sizes[stop - 1])
-
-    def _new(self, updates: Updates) -> Updates:
-        return updates.where(updates.versions > self._began)
 
     def published(self, contents: Contents) -> Contents:
         return contents.folded([each.range for each in self._made])

@@ -134,13 +134,13 @@ class Bases:
         return sum(base.bytes_between(first, last) for base, first, last in self._within(low, high))
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        parts = [base.of_hashes(wanted, last) for base, wanted, _ in self._with(hashes)]
+        parts = [base.of_hashes(some, last) for base, some, _ in self._with(hashes)]
         return Updates.in_order(self.layout, parts)
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
         sizes = np.zeros(len(hashes))
-        for base, wanted, start in self._with(hashes):
-            sizes[start : start + len(wanted)] = base.bytes_of(wanted)
+        for base, some, start in self._with(hashes):
+            sizes[start : start + len(some)] = base.bytes_of(some)
         return sizes
 
     def counts_of(self, hashes: Hashes) -> Numbers:
@@ -152,8 +152,8 @@ class Bases:
         if len(new):
             places = np.searchsorted(known, new)
             added = np.zeros(len(new), np.int64)
-            for base, asked, start in self._with(new):
-                added[start : start + len(asked)] = base.counts_of(asked)
+            for base, some, start in self._with(new):
+                added[start : start + len(some)] = base.counts_of(some)
             known, counts = np.insert(known, places, new), np.insert(counts, places, added)
             self._counted = known, counts
         return counts[np.searchsorted(known, hashes)]

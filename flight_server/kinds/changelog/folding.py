@@ -6,7 +6,7 @@ Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -177,5 +177,5 @@ def added_up(updates: Updates) -> Updates:
     left = sums != 0
     if len(firsts) == len(updates) and left.all():
         return updates
-    taken = updates.take(firsts[left])
-    return Updates(taken.layout, taken.rows, taken.hashes, taken.versions, sums[left])
+    first_ones = updates.take(firsts[left])
+    return replace(first_ones, diffs=sums[left])

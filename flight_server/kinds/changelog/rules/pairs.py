@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from flight_server.protocol import RESERVED_COLUMNS, InvalidRequest, KeepRule
 
 from .declared import check_differences, difference, equal_to, typed_value
-from .ranked import Counts, Groups, Kept, greatest, of_rows, sums, sums_upto
+from .ranked import Counts, Groups, Kept, of_rows, sums, sums_upto
 from .rule import Rule
 
 LATENCY_COLUMN = "latency"
@@ -100,10 +100,10 @@ class Pairs(Rule):
             below = sums_upto(groups, each) - each
             changes = moved if self.emitted_schema is not None else later
             free.append(np.where(changes == 0, np.clip(partners - below - moved - spare, 0, each), 0))
-        of_keys = [sums(groups, each) for each in free]
-        pairs = np.minimum(*of_keys)
-        for each, total in zip(free, of_keys, strict=True):
-            present = present - each + greatest(groups, each, of_rows(groups, total - pairs))
+        pairs = of_rows(groups, np.minimum(*(sums(groups, each) for each in free)))
+        for each in free:
+            below = sums_upto(groups, each) - each
+            present = present - np.clip(pairs - below, 0, each)
         return present
 
     def _kinds(self, rows: pa.RecordBatch) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -63,18 +63,18 @@ class Counts:
 
     def add(self, updates: Updates) -> None:
         """Count these, too."""
-        asked = self._question
-        starts = np.searchsorted(updates.hashes, asked.lows, "left")
+        question = self._question
+        starts = np.searchsorted(updates.hashes, question.lows, "left")
         rows = np.diff(starts, append=len(updates))
         versions, diffs = updates.versions, updates.diffs
-        old = (versions > np.repeat(asked.olds, rows)) & (versions <= asked.upto)
-        self._sum(self.alive, versions > np.repeat(asked.sinces, rows), starts, rows)
+        old = (versions > np.repeat(question.olds, rows)) & (versions <= question.upto)
+        self._sum(self.alive, versions > np.repeat(question.sinces, rows), starts, rows)
         self._sum(self.old, old, starts, rows)
         if updates.retractions:
             self._sum(self.retracting, old & (diffs < 0) & (diffs != DELETE), starts, rows)
         ending = diffs == DELETE
-        if asked.ends_keys is not None:
-            ending |= asked.ends_keys(updates)
+        if question.ends_keys is not None:
+            ending |= question.ends_keys(updates)
         ending &= old
         if ending.any():
             self.ending = unique(self.ending, updates.hashes[ending])
@@ -120,12 +120,12 @@ class MemoryRun:
     def rows_upto(self, versions: Numbers) -> Numbers:
         """How many rows have at most each of these versions; of a file not more than there are, and about as many."""
         own = self.updates.versions
-        found: Numbers = np.where(versions >= self.last_version, self.rows, 0)
+        rows: Numbers = np.where(versions >= self.last_version, self.rows, 0)
         for place in np.flatnonzero(
             (versions >= self.first_version) & (versions < self.last_version)
         ).tolist():
-            found[place] = np.count_nonzero(own <= versions[place])
-        return found
+            rows[place] = np.count_nonzero(own <= versions[place])
+        return rows
 
     def counts(self, question: Question) -> Counts:
         """How many rows there are of which kind."""
