@@ -174,11 +174,13 @@ class Updates:
                 start = end - last
             return self.slice(start, end)
         counts = ends - starts
-        if not counts.any():
+        most = int(counts.max(initial=0))
+        if last is not None and most > last and not self._collides:
+            counts, most = np.minimum(counts, last), last
+        if not most:
             return self.slice(0, 0)
-        if last is not None and not self._collides:
-            counts = np.minimum(counts, last)
-        return self.take(ranges(ends - counts, counts))
+        starts = ends - counts
+        return self.take(starts[counts > 0] if most == 1 else ranges(starts, counts))
 
     def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """For each of these hashes the place of its first row, and behind its last one."""
