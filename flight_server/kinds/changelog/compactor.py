@@ -85,17 +85,16 @@ class Compactor:
             asyncio.get_running_loop().call_soon(self._join_few, changelog)
 
     def _join_few(self, changelog: Changelog) -> None:
-        """Rewrite runs of few rows in the event loop, unless other work may have them: so readers find few runs."""
-        state, busy = changelog.state, any(going.in_memory for going in changelog.working)
-        if busy or changelog in self._planning or state is not ChangelogState.OPEN:
+        """Rewrite runs of few rows in the event loop, while no other work goes on: so readers find few runs."""
+        contents, state = changelog.contents, changelog.state
+        if changelog.working or changelog in self._planning or state is not ChangelogState.OPEN:
             return
-        contents = changelog.contents
         runs = few_runs(contents)
         if runs and changelog.layout.is_simple:
             work = Rewrite(contents, runs, since=0, rule=changelog.rule, new_file=None, memory=self._memory)
             for _ in work.steps():
                 pass
-            changelog.contents = work.published(contents)
+            changelog.compacted(work.published(contents))
 
     async def run(self) -> None:
         """One of ``DUTIES``; never returns."""
