@@ -126,14 +126,11 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _type(field: FieldInfo) -> Any:
-    kinds = get_args(field.annotation) if _is_union(field.annotation) else (field.annotation,)
+    is_union = get_origin(field.annotation) in (Union, types.UnionType)
+    kinds = get_args(field.annotation) if is_union else (field.annotation,)
     if get_origin(kinds[0]) is list:
         return list[str]
     return kinds[0] if kinds[0] in _PARSED else str
-
-
-def _is_union(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, types.UnionType)
 
 
 def _help(field: FieldInfo) -> str:

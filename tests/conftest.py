@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -23,14 +24,14 @@ import pytest
 import pytest_asyncio
 import uvloop
 from hypothesis import HealthCheck, given, settings
-from hypothesis.strategies import none
+from hypothesis.strategies import text
 from pyarrow import flight
 
 from spark_client.connection import Timeouts, embedded
+from spark_client.executors.interpreter import FORKING
 from tests.support import (
     collecting,
     durable,
-    forked_workers,
     java,
     leftovers,
     loop_steps,
@@ -216,10 +217,24 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only tests of Spark run, leave out the modules that have none: to import all takes each process 6 s."""
-    if not config.getoption("markexpr").startswith("spark") or not collection_path.name.startswith("test_"):
+    """Leave out the modules that have no test of those that are asked for: to import all takes each process seconds."""
+    asked = config.getoption("markexpr")
+    if not asked or not collection_path.match("test_*.py"):
         return None
-    return "mark.spark" not in collection_path.read_text() or None
+    source = collection_path.read_text()
+    if asked.startswith("spark") and "mark.spark" not in source:
+        return True
+    of_all = re.search(r"^pytestmark = .*", source, re.MULTILINE)
+    marks = re.findall(r"mark\.(\w+)", of_all[0]) if of_all else []
+    left_out = {mark for mark in ("spark", "load") if f"not {mark}" in asked}
+    left_out |= _not_asked(config)
+    return not left_out.isdisjoint(marks) or None
+
+
+def _not_asked(config: pytest.Config) -> set[str]:
+    """The marks of tests that run only where they are asked for."""
+    asked = {"long": config.getoption("--long"), "containers": config.getoption("markexpr") == "containers"}
+    return {mark for mark, is_asked in asked.items() if not is_asked}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -238,8 +253,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     process that began with them last. Files that can share a Spark context follow each other. A worker begins with two
     load tests: a long one and one of the shortest.
     """
-    asked = {"long": config.getoption("--long"), "containers": config.getoption("markexpr") == "containers"}
-    for marker in (each for each, is_asked in asked.items() if not is_asked):
+    for marker in _not_asked(config):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker(marker)])
         items[:] = [item for item in items if not item.get_closest_marker(marker)]
 
@@ -263,9 +277,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Leave the modules out of later collections: with them one takes up to a second, and many tests end with one.
 
-    Hypothesis begins before: it looks for referrers of its own random numbers, and does not find frozen ones.
+    Hypothesis begins before: it looks for referrers of its own random numbers, and does not find frozen ones. Of a text
+    it makes tables, which take seconds, and keeps them in a file: the first collection writes it.
     """
-    given(none())(lambda _: None)()
+    given(text())(lambda _: None)()
     gc.collect()
     gc.freeze()
 
@@ -343,7 +358,7 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
-        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", forked_workers.MODULE)
+        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", FORKING)
         yield str(home)
 
 

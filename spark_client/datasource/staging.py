@@ -126,7 +126,7 @@ def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -
     except NotFound:
         known = None
     if keep is not None:
-        known = known or _without_diff(schema)
+        known = known or pa.schema([field for field in schema if field.name != DIFF_COLUMN])
         request = CreateRequest(
             name,
             Kind.CHANGELOG,
@@ -139,10 +139,6 @@ def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -
     if known is not None and has_diff and (keep is not None or find(server, name).is_changelog):
         return with_diff(known)
     return known
-
-
-def _without_diff(schema: Any) -> Any:
-    return pa.schema([field for field in schema if field.name != DIFF_COLUMN])
 
 
 JOINED_BYTES = 128 << 20

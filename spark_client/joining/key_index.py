@@ -152,7 +152,9 @@ class _Range:
     def find(self, numbers: NDArray[np.int64]) -> Positions:
         # A number below the lowest wraps around, and is then above the highest.
         at = (numbers - self._low).view(np.uint64)
-        entries: Positions = self._entries[np.minimum(at, self._last)].astype(np.int64)
+        np.minimum(at, self._last, out=at)
+        # As signed ones: numpy copies unsigned places before it uses them.
+        entries: Positions = self._entries.take(at.view(np.int64), mode="clip").astype(np.int64)
         return entries
 
 

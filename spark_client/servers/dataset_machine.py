@@ -233,9 +233,8 @@ class DatasetMachine:
     one monotonic clock.
     """
 
-    def __init__(self, servers: ServerTable, reruns: int = RERUNS) -> None:
+    def __init__(self, servers: ServerTable) -> None:
         self.servers = servers
-        self._reruns = reruns
         self._datasets: dict[str, _Dataset] = {}
         self._jobs: dict[int, _Job] = {}
         self._planned = 0
@@ -366,7 +365,7 @@ class DatasetMachine:
                 return self._give_up(job, job.error)
             job.losses.append(server_lost(lost[0], job.datasets[0], job.run))
             job.error = None
-        if job.run > self._reruns:
+        if job.run > RERUNS:
             return self._give_up(job, job.losses[-1])
         locations = self.servers.answering(job.candidates)
         if job.candidates and not locations:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ POLL_SECONDS = 0.02
 LEASE_ENDED = r"ended with its lease of 3 s at .* UTC \(to keep one, create it with a longer lease_seconds"
 
 Servers = Callable[..., ServerProcess]
-BIG = pa.table({"bytes": [os.urandom(1 << 20) for _ in range(24)]})
+BIG = pa.table({"bytes": [bytes(1 << 20)] * 24})
 
 # Reads one frame, says so, and then does what it reads from standard input, which is nothing.
 READER = """

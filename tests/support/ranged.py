@@ -18,8 +18,7 @@ from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.folding import compacted
 from flight_server.kinds.changelog.planning import (
     Amounts,
-    FoldPlan,
-    RewritePlan,
+    Plan,
     Waited,
     plan_files,
     plan_left_over,
@@ -128,7 +127,7 @@ class Ranged:
         found = min(self.timeline.horizon(self.now), self.upper)
         return max(self.since, found if self.held is None else min(found, self.held))
 
-    def _plan(self) -> FoldPlan | RewritePlan | None:
+    def _plan(self) -> Plan | None:
         amounts = Amounts(self.contents, self.horizon, self.rule)
         amounts.count()
         plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)
@@ -142,14 +141,13 @@ class Ranged:
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
         return plan
 
-    def _begin(self, plan: FoldPlan | RewritePlan) -> Work:
+    def _begin(self, plan: Plan) -> Work:
         if plan.folds:
             self.since = self.horizon
-        if isinstance(plan, FoldPlan):
+        if plan.ranges is not None:
             return Fold(
                 self.contents,
-                plan.first,
-                plan.last,
+                *plan.ranges,
                 since=self.since,
                 rule=self.rule,
                 new_file=self._new_file,
@@ -161,7 +159,7 @@ class Ranged:
             rule=self.rule,
             new_file=self._new_file if plan.to_file else None,
             memory=self._pool,
-            fold=plan.folds,
+            fold=plan.alone,
         )
 
     def _new_file(self) -> RunWriter:

@@ -163,7 +163,8 @@ class Fold(Work):
     def steps(self) -> Iterator[int]:
         low, rows, size_bytes = self.low, 0, 0
         while low <= self.high and rows < STEP_ROWS and size_bytes < STEP_BYTES:
-            high, large = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
+            wanted_rows = min(views.SLICE_ROWS, max(1, RANGE_ROWS // 2))
+            high, large = slice_end(self._sources, wanted_rows, low, 2 * views.SLICE_BYTES)
             high = min(high, self.high)
             if large:
                 if self._next < low:
@@ -174,7 +175,8 @@ class Fold(Work):
             else:
                 updates = Updates.joined(self.layout, [each.between(low, high) for each in self._sources])
                 self._kept.append(self._folded(updates))
-                self._cut()
+                if self._is_full():
+                    self._end_range(high)
                 rows, size_bytes = rows + len(updates), size_bytes + updates.size_bytes
                 yield len(updates)
             low = high + 1
@@ -182,32 +184,21 @@ class Fold(Work):
         if self._next <= self.high:
             self._end_range(self.high)
 
+    def _is_full(self) -> bool:
+        """Whether what the rule has left of the last slices is enough for a range."""
+        return (
+            sum(map(len, self._kept)) >= RANGE_ROWS
+            or sum(part.size_bytes for part in self._kept) >= RANGE_BYTES
+        )
+
     def _folded(self, updates: Updates) -> Updates:
         left, changed = compacted(updates, self.since, self._rule)
         self._changed.append(changed)
         return left.where(left.versions <= self.since)
 
-    def _cut(self) -> None:
-        """End ranges while there are rows for more than two."""
-        while (
-            sum(map(len, self._kept)) > 2 * RANGE_ROWS
-            or sum(part.size_bytes for part in self._kept) > 2 * RANGE_BYTES
-        ):
-            kept = Updates.in_order(self.layout, self._kept)
-            rows = max(1, min(RANGE_ROWS, len(kept) * RANGE_BYTES // kept.size_bytes))
-            high = int(kept.hashes[rows - 1])
-            stop = int(np.searchsorted(kept.hashes, kept.hashes[rows - 1], "right"))
-            if stop == len(kept):
-                break
-            self._kept = [kept.slice(0, stop)]
-            self._end_range(high)
-            self._kept = [kept.slice(stop, len(kept))]
-
     def _end_range(self, high: int) -> None:
-        changed = unique(*self._changed)
-        until = int(np.searchsorted(changed, np.uint64(high), "right"))
-        self._made.append(_Made(self._range(self._next, high, self._kept), changed[:until]))
-        self._kept, self._changed, self._next = [], [changed[until:]], high + 1
+        self._made.append(_Made(self._range(self._next, high, self._kept), unique(*self._changed)))
+        self._kept, self._changed, self._next = [], [], high + 1
 
     def _range(self, low: int, high: int, parts: Iterable[Updates]) -> Range:
         for _ in self._writing(parts):

@@ -39,7 +39,7 @@ from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
-from .planning import Amounts, FoldPlan, RewritePlan, few_runs, plan_files, plan_left_over, plan_memory
+from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
@@ -196,8 +196,8 @@ class Compactor:
             return
         self._look_at(changelog, amounts.recount_at)
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
-        memory: FoldPlan | RewritePlan | None = None
-        files: FoldPlan | RewritePlan | None = None
+        memory: Plan | None = None
+        files: Plan | None = None
         full = changelog.full_until > now
         if full and not going:
             files = amounts.fold(idle=True)
@@ -205,7 +205,7 @@ class Compactor:
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
             files = plan_files(amounts)
-            if files is None and not going and not (memory is not None and memory.folds):
+            if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             # Two works on the same runs would both put their rows there.
@@ -214,7 +214,7 @@ class Compactor:
             ):
                 self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
-    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | RewritePlan | None:
+    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> Plan | None:
         """The work on old rows that are too few for any, if they have waited; else the changelog is looked at again
         when that is so.
         """
@@ -237,7 +237,7 @@ class Compactor:
             self._look_at(changelog, max(min(waited.next_at, idle_at), now + TICK_SECONDS))
         return None
 
-    def start(self, changelog: Changelog, plan: FoldPlan | RewritePlan, since: int) -> Going:
+    def start(self, changelog: Changelog, plan: Plan, since: int) -> Going:
         """Begin this work; ``since``: the version up to which compaction may go."""
 
         def new_file() -> RunWriter:
@@ -247,8 +247,8 @@ class Compactor:
         contents, rule = changelog.contents, changelog.rule
         if plan.folds:
             changelog.since = max(changelog.since, since)
-        if isinstance(plan, FoldPlan):
-            work = Fold(contents, plan.first, plan.last, since=changelog.since, rule=rule, new_file=new_file)
+        if plan.ranges is not None:
+            work = Fold(contents, *plan.ranges, since=changelog.since, rule=rule, new_file=new_file)
         else:
             work = Rewrite(
                 contents,
@@ -257,7 +257,7 @@ class Compactor:
                 rule=rule,
                 new_file=new_file if plan.to_file else None,
                 memory=self._memory,
-                fold=plan.folds,
+                fold=plan.alone,
             )
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]

@@ -59,10 +59,10 @@ class Distinct:
 
     def counts(self, version: int) -> Numbers:
         diffs, versions = self.updates.diffs, self.updates.versions
-        there = versions <= version
+        in_force = versions <= version
         if self.ends is not None:
-            there &= version < self.ends
-        return self.summed(np.where(there, diffs, 0))
+            in_force &= version < self.ends
+        return self.summed(np.where(in_force, diffs, 0))
 
     def groups(self, counts: Numbers) -> Groups:
         return Groups(self.rows, self.keys, counts, self.totals)

@@ -17,7 +17,7 @@ Folds
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
     Old rows below that weight are folded when they have waited (:class:`Waited`) and outweigh themselves and the base,
-    or if nothing is put any more. A range that was folded meanwhile waits again, so that a small range, which costs
+    or if nothing is put any more. The one that was folded longest ago comes first, so that a small range, which costs
     little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
@@ -71,38 +71,27 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class FoldPlan:
-    """Fold the ranges from the place ``first`` to ``last``, both included, to files. ``cost_rows``: as rows that it
-    reads.
-    """
-
-    first: int
-    last: int
-    cost_rows: int
-
-    to_file = folds = True
-    in_memory = alone = False
-
-
-@dataclass(frozen=True)
-class RewritePlan:
-    """Make these recent runs one.
+class Plan:
+    """Work that is due.
 
     Args:
-        in_memory: whether they are.
+        ranges: the places of the first and the last range to fold to files; None of a rewrite.
+        runs: recent runs to make one.
+        in_memory: whether these are.
         cost_rows: as rows that it reads.
-        folds: they are all rows that there are, in memory, and are folded. No other work goes on meanwhile.
+        alone: they are all rows that there are, and are folded in memory. No other work goes on meanwhile.
     """
 
-    runs: tuple[Run, ...]
-    in_memory: bool
-    to_file: bool
+    ranges: tuple[int, int] | None = None
+    runs: tuple[Run, ...] = ()
+    in_memory: bool = False
+    to_file: bool = True
     cost_rows: int = 0
-    folds: bool = False
+    alone: bool = False
 
     @property
-    def alone(self) -> bool:
-        return self.folds
+    def folds(self) -> bool:
+        return self.alone or self.ranges is not None
 
 
 class Amounts:
@@ -166,7 +155,7 @@ class Amounts:
         """Whether a fold takes place in memory."""
         return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
 
-    def fold(self, *, waited: int = 0, idle: bool = False) -> FoldPlan | RewritePlan | None:
+    def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
         """The next fold; None if none is due.
 
         Args:
@@ -178,13 +167,16 @@ class Amounts:
             return self._fold_in_memory(slow=self.contents.recent_since < waited, idle=idle)
         rows = self.base + self.alive
         costs = rows + FILE_ROWS // count
+        due = (self.weights >= costs) & (self.old > 0)
         slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
-        due = ((self.weights >= costs) | slow | idle) & (self.old > 0)
+        left_over = (slow | idle) & (self.old > 0)
         rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
             first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
+        elif left_over.any():
+            first = int(np.argmin(np.where(left_over, bases.sinces, self.since + 1)))
         else:
             return None
         last, most = first, compaction.range_rows(self.contents)
@@ -195,17 +187,17 @@ class Amounts:
         while first > 0 and total + rows[first - 1] <= most:
             first -= 1
             total += int(rows[first])
-        return FoldPlan(first, last, total + FILE_ROWS // count)
+        return Plan((first, last), cost_rows=total + FILE_ROWS // count)
 
-    def _fold_in_memory(self, *, slow: bool, idle: bool) -> RewritePlan | None:
+    def _fold_in_memory(self, *, slow: bool, idle: bool) -> Plan | None:
         rows, old, weight = (int(each.sum()) for each in (self.alive, self.old, self.weights))
         cost_rows = rows + MEMORY_FOLD_ROWS
         if not old or weight < (0 if idle else self.contents.folded_rows + old if slow else cost_rows):
             return None
-        return RewritePlan(self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, folds=True)
+        return Plan(runs=self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, alone=True)
 
 
-def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPlan | RewritePlan | None:
+def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | None:
     """The next work on runs in memory; None if none is due.
 
     Args:
@@ -217,21 +209,21 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPla
     rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
     large = size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None)
     if records_bytes > RECORDS_BYTES or (runs and (short or large)):
-        return RewritePlan(runs, in_memory=True, to_file=True)
+        return Plan(runs=runs, in_memory=True)
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 
 
 def few_runs(contents: Contents) -> list[Run]:
-    """Recent runs in memory, of one size, that become one in about half a millisecond; none if these are not many."""
+    """Recent runs in memory, of one size, that become one in a millisecond; none if these are not many."""
     rows_of: dict[Run, int] = {
         run: run.rows
         for run in contents.recent
         if isinstance(run, MemoryRun) and run.rows <= FEW_ROWS and run.size_bytes <= FEW_BYTES
     }
-    return _tier(list(rows_of), rows_of) if len(rows_of) >= FAN_IN else []
+    return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
 
 
-def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
+def plan_files(amounts: Amounts) -> Plan | None:
     """The next work on files; None if none is due."""
     fold = None if amounts.of_memory else amounts.fold()
     if fold is not None and len(amounts.files) <= MANY_FILES:
@@ -256,9 +248,7 @@ class Waited:
             self.next_at, self.upto, self._next = now + patience, self._next, since
 
 
-def plan_left_over(
-    amounts: Amounts, waited: int, records_bytes: int, *, idle: bool
-) -> FoldPlan | RewritePlan | None:
+def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: bool) -> Plan | None:
     """The work on old rows that are too few for any other; None if they may wait. Arguments as of :meth:`Amounts.fold`
     and :func:`plan_memory`.
     """
@@ -266,13 +256,13 @@ def plan_left_over(
         amounts.files, amounts.alive_of, 0, in_memory=False
     )
     if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
-        plan = RewritePlan(amounts.in_memory, in_memory=True, to_file=True)
+        plan = Plan(runs=amounts.in_memory, in_memory=True)
     return plan
 
 
 def _rewrite(
     runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int, *, in_memory: bool
-) -> RewritePlan | None:
+) -> Plan | None:
     """The rewrite of runs of which more is dead, and beside that so many rows, or of those of one size."""
     alive = sum(alive_of[run] for run in runs)
     dead = sum(run.rows for run in runs) - alive
@@ -282,7 +272,7 @@ def _rewrite(
     if not chosen:
         return None
     cost_rows = sum(alive_of[run] for run in chosen) + (0 if in_memory else FILE_ROWS)
-    return RewritePlan(tuple(chosen), in_memory, not in_memory, cost_rows)
+    return Plan(runs=tuple(chosen), in_memory=in_memory, to_file=not in_memory, cost_rows=cost_rows)
 
 
 def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:

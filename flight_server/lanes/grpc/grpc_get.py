@@ -244,15 +244,13 @@ class GrpcGet:
         if len(run) == 1:
             copied_bytes = ENVELOPE_BYTES + run[0].message.size_bytes
             room.grow(copied_bytes)
-        data = out.envelopes.seal(*(_sealable(outgoing) for outgoing in run))
+        data = out.envelopes.seal(
+            *((each.data, each.message.crc32c, each.message.metadata_crc32c) for each in run)
+        )
         room = hand_over(run)
         await self._reads.delivery.deliver(out.context.write, data, reader, room=room)
         room.shrink(copied_bytes)
         return len(run)
-
-
-def _sealable(outgoing: Outgoing) -> tuple[bytes, int, int]:
-    return outgoing.data, outgoing.message.crc32c, outgoing.message.metadata_crc32c
 
 
 async def _begin(dataset: Dataset, ticket_message: bytes, context: Context) -> Envelopes | None:

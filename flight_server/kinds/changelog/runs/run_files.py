@@ -38,7 +38,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +69,7 @@ _ALIGNMENT = 64
 _TAIL = struct.Struct("<QI8s")
 
 
+@dataclass(frozen=True)
 class RunFolder:
     """Where the files of one changelog are made and deleted.
 
@@ -78,26 +79,14 @@ class RunFolder:
         delete: deletes a file and frees its bytes, later and in another thread.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        header: FileHeader,
-        disk: MemoryPool,
-        delete: Callable[[Path, Reservation], None],
-    ) -> None:
-        self.header = header
-        self.disk = disk
-        self.delete = delete
-        self._folder = folder
+    folder: Folder
+    header: FileHeader
+    disk: MemoryPool
+    delete: Callable[[Path, Reservation], None]
 
     @property
     def path(self) -> Path:
-        return self._folder.path
-
-    def make(self) -> tuple[_File, int]:
-        """A new file, and its descriptor. Raises OSError."""
-        path, fd = self._folder.make("run")
-        return _File(path, self), fd
+        return self.folder.path
 
 
 class _File:
@@ -131,7 +120,8 @@ class RunWriter:
         self._offset = 0
         self._fd = -1
         with _on_disk(folder.path):
-            self._file, self._fd = folder.make()
+            path, self._fd = folder.folder.make("run")
+            self._file = _File(path, folder)
         self._write(folder.header.encode())
 
     def add(self, updates: Updates) -> None:

@@ -144,7 +144,8 @@ def test_a_fold_ends_after_a_step_and_the_rest_of_its_range_keeps_the_old_base(
         first = engine.changelog.contents.bases.ranges[0].base
         folded(engine)
         *made, rest = engine.changelog.contents.bases.ranges
-        assert len(made) == sum(each.rows for each in made) // 10
+        assert len(made) > 1
+        assert all(10 <= each.rows <= 2 * 10 for each in made[:-1])
         assert rest.base is first
         assert rest.rows + sum(each.rows for each in made) == 100
         expected = {row(str(key), 2): 1 for key in range(100)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -240,12 +240,16 @@ async def test_a_compressed_batch_that_would_not_fit_is_refused_before_it_is_dec
         await served.read(dataset)
 
 
-ZEROS = pa.Array.from_buffers(pa.int8(), 17 << 20, [None, pa.py_buffer(bytes(17 << 20))])
-FOLDED = {
-    "one list": pa.ListArray.from_arrays(pa.array([0, len(ZEROS)], pa.int32()), ZEROS),
-    "lists": pa.ListArray.from_arrays(pa.array([0, *[10] * 999, len(ZEROS)], pa.int32()), ZEROS),
-    "nulls of a list": pa.nulls(3, pa.list_(pa.int8(), 48 << 20)),
-    "a text in a list": pa.array([["a" * (1 << 20)] * 48]),
+def lists(*offsets: int) -> pa.ListArray:
+    zeros = pa.Array.from_buffers(pa.int8(), 17 << 20, [None, pa.py_buffer(bytes(17 << 20))])
+    return pa.ListArray.from_arrays(pa.array([0, *offsets, len(zeros)], pa.int32()), zeros)
+
+
+FOLDED: dict[str, Callable[[], pa.Array]] = {
+    "one list": lists,
+    "lists": lambda: lists(*[10] * 999),
+    "nulls of a list": lambda: pa.nulls(3, pa.list_(pa.int8(), 48 << 20)),
+    "a text in a list": lambda: pa.array([["a" * (1 << 20)] * 48]),
 }
 
 
@@ -257,7 +261,7 @@ async def test_a_row_of_parquet_that_would_not_fit_is_refused_before_it_is_decod
     tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"n": FOLDED[kind]}), path, compression="zstd")
+    pq.write_table(pa.table({"n": FOLDED[kind]()}), path, compression="zstd")
     assert path.stat().st_size < 100_000
     async with running_node(tmp_path, source_roots=[tmp_path], max_message=8 << 20) as node:
         served = Served(node, tmp_path)
