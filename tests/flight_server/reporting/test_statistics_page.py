@@ -99,7 +99,9 @@ def begun(server: RemoteServer) -> tuple[int, int, int]:
     """The attempts of the two puts, and the readers of the newer data."""
     attempts = server.action("statistics", DatasetRequest("open").encode())["datasets"]["open"]["attempts"]
     staged = server.action("why")["staged"]["writes"]
-    partitions = server.action("statistics", DatasetRequest("read").encode())["datasets"]["read"]["partitions"]
+    partitions = server.action("statistics", DatasetRequest("read").encode())["datasets"]["read"][
+        "partitions"
+    ]
     return len(attempts), len(staged[0]["attempt_states"]), partitions["0"]["readers"]
 
 
