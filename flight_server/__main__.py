@@ -126,14 +126,11 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _type(field: FieldInfo) -> Any:
-    kinds = get_args(field.annotation) if _is_union(field.annotation) else (field.annotation,)
+    is_union = get_origin(field.annotation) in (Union, types.UnionType)
+    kinds = get_args(field.annotation) if is_union else (field.annotation,)
     if get_origin(kinds[0]) is list:
         return list[str]
     return kinds[0] if kinds[0] in _PARSED else str
-
-
-def _is_union(annotation: Any) -> bool:
-    return get_origin(annotation) in (Union, types.UnionType)
 
 
 def _help(field: FieldInfo) -> str:
@@ -148,11 +145,11 @@ def _help(field: FieldInfo) -> str:
 
 
 @_options_of_settings
-def serve(config_file: Path | None, **given: Any) -> None:
+def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve Arrow Flight until SIGTERM. Flags go over FLIGHT_SERVER_* over --config over defaults."""
-    given = {name: value for name, value in given.items() if value not in (None, [])}
+    flags = {name: value for name, value in flags.items() if value not in (None, [])}
     try:
-        settings = config.load(given, config_file)
+        settings = config.load(flags, config_file)
         if settings.tls_cert is not None:
             Certificates(settings)  # wrong ones end the start here, of all workers
         _check_token_file(settings)

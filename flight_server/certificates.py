@@ -63,7 +63,7 @@ class Certificates:
     async def refresh(self) -> None:
         """Read the files, and use them from now on if they have changed and fit."""
         try:
-            found = await asyncio.to_thread(self._changed)
+            newest = await asyncio.to_thread(self._changed)
         except ValueError as error:
             before, self.trouble = self.trouble, str(error)
             if before != self.trouble:
@@ -72,8 +72,8 @@ class Certificates:
                     self.on_refusal()
             return
         self.trouble = None
-        if found is not None:
-            self._newest = found
+        if newest is not None:
+            self._newest = newest
             _log.info("certificates_reloaded", tls_cert=str(self._cert))
 
     def _changed(self) -> tuple[Pems, ssl.SSLContext] | None:
@@ -109,8 +109,8 @@ class _Newest(ssl.SSLContext):
 
     newest: Callable[[], ssl.SSLContext]
 
-    def wrap_bio(self, *given: Any, **named: Any) -> ssl.SSLObject:
-        return self.newest().wrap_bio(*given, **named)
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        return self.newest().wrap_bio(*args, **kwargs)
 
 
 def _content(option: str, path: Path) -> bytes:

@@ -372,11 +372,11 @@ def _credentials(newest: Callable[[], Pems]) -> grpc.ServerCredentials:
 
     def newer() -> Any:
         nonlocal used  # gRPC asks under a lock of its own
-        found = newest()
-        if found == used:
+        pems = newest()
+        if pems == used:
             return None
-        used = found
-        return _configured(found)
+        used = pems
+        return _configured(pems)
 
     wants_client = used[2] is not None
     return grpc.dynamic_ssl_server_credentials(

@@ -76,8 +76,10 @@ def shares(settings: Settings) -> list[Settings]:
 
 
 def _check_data_dir(path: Path, count: int) -> None:
-    found = [folder.name for folder in path.glob("worker-*")]
-    numbers = [int(name.removeprefix("worker-")) for name in found if name.removeprefix("worker-").isdigit()]
+    folders = [folder.name for folder in path.glob("worker-*")]
+    numbers = [
+        int(name.removeprefix("worker-")) for name in folders if name.removeprefix("worker-").isdigit()
+    ]
     if numbers and max(numbers) >= count:
         raise ValueError(
             f"--workers: {path} has data of {max(numbers) + 1} workers, and {count} would not read all of it: start "
@@ -130,10 +132,10 @@ class _Worker:
     def read(self) -> bool:
         """Take what the worker has written; whether that has made it ready. Raises EOFError: it writes no more."""
         assert self.socket is not None
-        said = self.socket.recv(1 << 16)
-        if not said:
+        chunk = self.socket.recv(1 << 16)
+        if not chunk:
             raise EOFError
-        self._line += said
+        self._line += chunk
         if self.ready is not None or not self._line.endswith(b"\n"):
             return False
         self.ready = json.loads(self._line)

@@ -28,10 +28,10 @@ from hypothesis.strategies import text
 from pyarrow import flight
 
 from spark_client.connection import Timeouts, embedded
+from spark_client.executors.interpreter import FORKING
 from tests.support import (
     collecting,
     durable,
-    forked_workers,
     java,
     leftovers,
     loop_steps,
@@ -364,7 +364,7 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
-        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", forked_workers.MODULE)
+        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", FORKING)
         yield str(home)
 
 

@@ -80,7 +80,6 @@ def test_each_metric_is_in_a_panel_or_has_a_reason_not_to_be(values: dict[str, d
         "flight_shuffle_joins_total",  # how batches were joined, for queries by hand
         "flight_shuffle_certificate_expiry_seconds",  # alerts say these two
         "flight_shuffle_reload_trouble",
-        "flight_shuffle_changelog_keys",
         "flight_shuffle_changelog_ranges",
         "flight_shuffle_changelog_runs",
         "flight_shuffle_changelog_tombstones",

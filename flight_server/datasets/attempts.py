@@ -235,18 +235,18 @@ class Attempts:
     def committed(self, attempt: Attempt) -> None:
         self._first_commit.setdefault(attempt.producer, attempt.attempt)
 
-    def chosen(self, wanted: dict[int, str] | None) -> list[Attempt] | None:
+    def chosen(self, attempts: dict[int, str] | None) -> list[Attempt] | None:
         """The attempts to accept, in the order of their producers; None if they were accepted before.
 
         Args:
-            wanted: the attempt of each producer; None for those accepted before, or the first committed one of each.
+            attempts: the attempt of each producer; None for those accepted before, or the first committed one of each.
 
         Raises:
             Conflict: an attempt has not committed, or others were accepted before.
         """
-        chosen = dict(self._first_commit) if wanted is None else wanted
+        chosen = dict(self._first_commit) if attempts is None else attempts
         if self._accepted is not None:
-            if wanted is not None and wanted != self._accepted:
+            if attempts is not None and attempts != self._accepted:
                 raise Conflict(
                     f"dataset {self._dataset!r} was sealed with other attempts; it cannot be sealed again",
                     dataset=self._dataset,

@@ -84,16 +84,16 @@ class Caller:
             )
 
     def _check_server(self) -> None:
-        wanted = self.operation.permission
-        assert isinstance(wanted, Permission)
-        if not (self.principal.may(wanted, "") or self.principal.may(Permission.ADMIN, "")):
+        permission = self.operation.permission
+        assert isinstance(permission, Permission)
+        if not (self.principal.may(permission, "") or self.principal.may(Permission.ADMIN, "")):
             raise Forbidden(
                 f"principal {self.principal.name!r} may not do {self.operation.call!r}: it is for principals that have "
-                f'{wanted.value!r} on every dataset, that is on the prefix ""; ask who keeps the server\'s '
+                f'{permission.value!r} on every dataset, that is on the prefix ""; ask who keeps the server\'s '
                 "--token-file",
                 principal=self.principal.name,
                 operation=self.operation.call,
-                permission=wanted.value,
+                permission=permission.value,
             )
 
     # Datasets with the operation's permission
@@ -126,12 +126,12 @@ class Caller:
 
     def listed(self, prefix: str = "") -> list[Dataset]:
         """Those whose name starts with ``prefix`` that the operation may show, sorted by name."""
-        found = self._catalogue.listed(prefix)
-        wanted = self.operation.permission
+        datasets = self._catalogue.listed(prefix)
+        permission = self.operation.permission
         shown: Callable[[str], bool] = self.principal.sees
-        if isinstance(wanted, Permission):
-            shown = lambda name: self.principal.may(wanted, name)  # noqa: E731  # beside the other one
-        return [each for each in found if shown(each.name)]
+        if isinstance(permission, Permission):
+            shown = lambda name: self.principal.may(permission, name)  # noqa: E731  # beside the other one
+        return [each for each in datasets if shown(each.name)]
 
     def seen(self, datasets: list[Dataset]) -> list[Dataset]:
         """Those of the datasets, which may have no name, that the principal sees."""

@@ -105,8 +105,8 @@ class Catalogue:
         return name in self._datasets
 
     def leads_to(self, name: str, generation: str) -> bool:
-        found = self._datasets.get(name)
-        return found is not None and found.generation == generation
+        dataset = self._datasets.get(name)
+        return dataset is not None and dataset.generation == generation
 
     def get(self, name: str, generation: str | None = None) -> Dataset | None:
         """The staged dataset of that generation, else the current one of that name."""
@@ -425,7 +425,7 @@ class Catalogue:
                 self.drop(name, dataset.generation, why)
             else:
                 await self._remove(dataset, why)
-        await self.disk.disposal.settled()  # its segments are gone, too
+        await self.disk.disposal.wait_idle()  # its segments are gone, too
         return dataset
 
     async def _remove(self, dataset: Dataset, why: str) -> None:
@@ -473,7 +473,7 @@ class Catalogue:
             raise Unavailable(f"dataset {name!r} is not dropped: {trouble}", dataset=name) from None
         for path in self.disk.folder.own(files):
             self.disk.delete(path)
-        await self.disk.disposal.settled()
+        await self.disk.disposal.wait_idle()
         return entries[-1].generation or ""
 
     def alive(self) -> list[Dataset]:

@@ -110,10 +110,10 @@ class CopyTree:
 
     def _known(self, host: str, location: str | None) -> _Host:
         known = self._hosts.get(host)
-        there = None if location is None else self._at.get(location)
-        if there is not None and there is not known:
+        occupant = None if location is None else self._at.get(location)
+        if occupant is not None and occupant is not known:
             self.leave(host)
-            known = there
+            known = occupant
         elif known is None:
             known = self._left.pop(location or "", None) or _Host(location, 0.0)
         self._free_location(known)
@@ -129,19 +129,19 @@ class CopyTree:
 
     def _choose(self, asking: _Host) -> _Host:
         passed: list[_Host] = []
-        found = self._server
+        source = self._server
         while self._queue and len(passed) < _MAX_PASSED:
             each = heapq.heappop(self._queue)[2]
             each.is_queued = False
             if not self._has_room(each):
                 continue
             if not _reads_from(each, asking):
-                found = each
+                source = each
                 break
             passed.append(each)
         for each in passed:
             self._offer(each)
-        return found
+        return source
 
     def _has_room(self, host: _Host) -> bool:
         can_be_read = self._at.get(host.location) is host and host.until >= self._clock()

@@ -357,7 +357,7 @@ class Dataset(Lifetime):
     # Sealing
 
     def accepting(
-        self, wanted: dict[int, str] | None, partition_bytes: int | None, only: int | None = None
+        self, attempts: dict[int, str] | None, partition_bytes: int | None, only: int | None = None
     ) -> Generator[None, None, bool]:
         """Move the accepted attempts' frames into their partitions, in steps.
 
@@ -378,7 +378,7 @@ class Dataset(Lifetime):
         before: list[Attempt] | None = None
         while True:
             self.check_step("accept")
-            chosen = self.attempts.chosen(wanted)
+            chosen = self.attempts.chosen(attempts)
             if chosen is None:
                 self.step("accept")
                 return False

@@ -67,11 +67,11 @@ def new_generation() -> str:
     return f"{_process.prefix}{next(_process.numbers) & 0xFFFFFFFF:08x}"
 
 
-def is_earlier_run(known: str, asked: str) -> bool:
+def is_earlier_run(generation: str, other: str) -> bool:
     """Whether both are of one write over several servers, whose generations end in the number of its run, and
-    ``known`` is of an earlier run.
+    ``generation`` is of an earlier run.
     """
-    return known[:_WRITE_DIGITS] == asked[:_WRITE_DIGITS] and known < asked
+    return generation[:_WRITE_DIGITS] == other[:_WRITE_DIGITS] and generation < other
 
 
 def from_this_process(generation: str) -> bool:

@@ -48,7 +48,7 @@ class _Copy:
 @dataclass(slots=True)
 class _Hosts:
     room: Reservation
-    told: float
+    changed_at: float
     file: str
     tree: CopyTree
     copies: dict[str, _Copy] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class HostCopies:
             self._metadata.grow(room, HOST_BYTES, f"another copy of dataset {content[0]!r}")
             if hosts is None:
                 hosts = self._contents[content] = _Hosts(room, 0.0, file, CopyTree(self._clock))
-        hosts.told = self._clock()
+        hosts.changed_at = self._clock()
         hosts.copies[host] = _Copy(file)
         of_host = self._of_host.setdefault(host, set())
         of_host.add(content)
@@ -119,7 +119,7 @@ class HostCopies:
     def withdraw(self, content: Content) -> None:
         """Let all hosts of the dataset remove their files."""
         if (hosts := self._contents.get(content)) is not None:
-            hosts.told = self._clock()
+            hosts.changed_at = self._clock()
             for copy in hosts.copies.values():
                 copy.withdrawn = True
 
@@ -150,7 +150,7 @@ class HostCopies:
             return
         until = self._clock() - FORGET_SECONDS
         for content, hosts in list(self._contents.items()):
-            if hosts.told < until and not self._lives(*content):
+            if hosts.changed_at < until and not self._lives(*content):
                 for host in list(hosts.copies):
                     self._drop(content, host)
         self._forget_at = max(_MIN_CONTENTS, 2 * len(self._contents))

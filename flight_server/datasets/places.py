@@ -94,9 +94,9 @@ class Places:
         resumes = subscription.stop == place.stop and place.begin < start <= len(self._queue)
         if not resumes:
             self._trim(place)
-            wanted = PLACE_BYTES + RANGE_BYTES * (len(place.passed) + 1)
-            if wanted > place.room.size_bytes:
-                added = wanted - place.room.size_bytes
+            size_bytes = PLACE_BYTES + RANGE_BYTES * (len(place.passed) + 1)
+            if size_bytes > place.room.size_bytes:
+                added = size_bytes - place.room.size_bytes
                 self._metadata.grow(place.room, added, self._what(reader), dataset=self._dataset)
         self._left.pop(reader, None)
         before, place.subscription = place.subscription, subscription

@@ -140,8 +140,8 @@ class StagedWrites:
                 f"the write {write!r} of dataset {name!r} has ended: it {self._ended[name, write]}; stop this task",
                 dataset=name,
             )
-        found = self._writes.get((name, write))
-        return None if found is None else found.dataset
+        staged = self._writes.get((name, write))
+        return None if staged is None else staged.dataset
 
     def find(self, name: str, generation: str | None) -> Dataset | None:
         staged = None if generation is None else self._by_generation.get(generation)

@@ -17,7 +17,7 @@ from .message import (
     missing_messages,
     stored_checksums,
 )
-from .records import Packed, Record, Records, pack, unpacked
+from .records import Packed, Records, pack, unpacked
 from .schema_size import check_footer, measure
 from .schemas import SchemaMessage, Schemas, check_text, has_dictionaries
 from .table import FrameTable

@@ -52,7 +52,7 @@ class Encoder:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            more_bytes = _size_bytes(batch)
+            more_bytes = pa.ipc.get_record_batch_size(batch)
             if waiting and size_bytes + more_bytes > self._target_bytes:
                 yield _concat(waiting)
                 waiting, size_bytes = [], 0
@@ -63,9 +63,9 @@ class Encoder:
             yield _concat(waiting)
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        size_bytes, rows = _size_bytes(batch), batch.num_rows
+        size_bytes, rows = pa.ipc.get_record_batch_size(batch), batch.num_rows
         pieces = -(-size_bytes // self._target_bytes)
-        slices = cut(batch, rows // pieces, _size_bytes, limit_bytes=self._limit_bytes)
+        slices = cut(batch, rows // pieces, pa.ipc.get_record_batch_size, limit_bytes=self._limit_bytes)
         if len(slices) == 1:
             if size_bytes > self._limit_bytes:
                 what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"
@@ -106,11 +106,6 @@ class Encoder:
                 "--max-message, or give a schema with plain values",
                 limit_bytes=self._limit_bytes,
             )
-
-
-def _size_bytes(batch: pa.RecordBatch) -> int:
-    """Of its message, without dictionaries."""
-    return int(pa.ipc.get_record_batch_size(batch))
 
 
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

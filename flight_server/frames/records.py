@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -192,7 +193,7 @@ class Records:
         held = None if self._held is None else self._held.get(number)
         state = self._state
         if self._states is not None:
-            place = bisect_right(self._states, index, key=_begins) - 1
+            place = bisect_right(self._states, index, key=itemgetter(0)) - 1
             state = self._states[place][1] if place >= 0 else NO_DICTIONARIES
         segment = None if held is None else held.segment
         return Record(offset, size_bytes, rows, crc32c, metadata_crc32c, segment, state)
@@ -306,10 +307,6 @@ class Records:
 
 
 _OWN = frozenset({"_metadata", "_dataset", "_partition"})
-
-
-def _begins(entry: tuple[int, DictionaryState]) -> int:
-    return entry[0]
 
 
 class Packed(NamedTuple):

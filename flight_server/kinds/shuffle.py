@@ -90,12 +90,12 @@ class ShuffleKind(DatasetKind):
         return known if is_earlier_run(known.generation, request.generation) else None
 
 
-def _request(command: PutCommand, wanted: PutCreate) -> CreateRequest:
+def _request(command: PutCommand, create: PutCreate) -> CreateRequest:
     return CreateRequest(
         command.dataset,
         Kind.SHUFFLE,
-        partitions=wanted.partitions,
-        lease_seconds=wanted.lease_seconds,
+        partitions=create.partitions,
+        lease_seconds=create.lease_seconds,
         generation=check_generation(command.generation),
     )
 

@@ -22,10 +22,9 @@ class Decoding:
     ``arrivals``, and would wait for itself there.
     """
 
-    def __init__(self, memory_limit_bytes: int, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, memory_limit_bytes: int) -> None:
         self.limit_bytes = max(MIN_LIMIT_BYTES, memory_limit_bytes // 8)
         self.pool = MemoryPool(self.limit_bytes, "decoding")
-        self._deadline_seconds = deadline_seconds
 
     @contextmanager
     def holding(self) -> Iterator[Callable[[int], None]]:
@@ -63,13 +62,13 @@ class Decoding:
             has_room.set()
 
         request = self.pool.request(size_bytes, take)
-        in_time = has_room.wait(self._deadline_seconds)
+        in_time = has_room.wait(DEADLINE_SECONDS)
         request.cancel()
         if not in_time:
             granted.clear()
             raise OutOfBudget(
                 f"{size_bytes} bytes for a decoded batch ({self.pool.used_bytes} of {self.limit_bytes} in use by other "
-                f"pulls) did not become free within {self._deadline_seconds} s; try again later",
+                f"pulls) did not become free within {DEADLINE_SECONDS} s; try again later",
                 wanted_bytes=size_bytes,
             )
         return granted[0]

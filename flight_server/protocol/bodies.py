@@ -151,23 +151,23 @@ class Body:
     @classmethod
     def of(cls, body: Mapping[str, Any], what: str | None = None) -> Self:
         """The value of a JSON object. Raises InvalidRequest."""
-        given = Fields(body, what or cls.what)
-        value = cls.take(given)
-        given.end()
-        value.check(given.what)
+        members = Fields(body, what or cls.what)
+        value = cls.take(members)
+        members.end()
+        value.check(members.what)
         return value
 
     @classmethod
-    def take(cls, given: Fields) -> Self:
+    def take(cls, members: Fields) -> Self:
         """The value whose keys may stand among others, not yet checked: a field that was absent and has no default is
         None. Raises InvalidRequest.
         """
-        found = {}
+        values = {}
         for name, in_json, default in cls._orders()[0]:
-            value = in_json.take(given, in_json.key or name)
+            value = in_json.take(members, in_json.key or name)
             if value is not None or default is MISSING:
-                found[name] = value
-        return cls(**found)
+                values[name] = value
+        return cls(**values)
 
     def faults(self, what: str) -> Faults:
         """The faults that fields may have together: whether they have it, and the error's text."""
@@ -206,12 +206,12 @@ class Body:
         """The fields that JSON has, with their defaults, in the orders of parsing and rendering."""
         # Annotations are evaluated in the class: a lambda there sees no names of the module.
         types = get_type_hints(cls, include_extras=True)
-        found = {}
+        by_name = {}
         for each in fields(cls):  # type: ignore[arg-type]  # bodies are dataclasses
             default = each.default if each.default_factory is MISSING else each.default_factory()
             for in_json in getattr(types[each.name], "__metadata__", ()):
-                found[each.name] = (each.name, in_json, default)
-        return [[found[name] for name in dict.fromkeys((*first, *found))] for first in cls._first]
+                by_name[each.name] = (each.name, in_json, default)
+        return [[by_name[name] for name in dict.fromkeys((*first, *by_name))] for first in cls._first]
 
 
 class Request(Body):

@@ -76,6 +76,6 @@ class Envelopes:
         return self._running
 
 
-def _compare(which: str, found: int, said: int) -> None:
-    if found != said:
-        raise BadFrame(f"its {which}checksum is {found:08x}, and was {said:08x} when it was sent")
+def _compare(which: str, computed: int, sent: int) -> None:
+    if computed != sent:
+        raise BadFrame(f"its {which}checksum is {computed:08x}, and was {sent:08x} when it was sent")

@@ -276,13 +276,13 @@ class InternalError(FlightShuffleError):
 
 def error_classes() -> dict[str, type[FlightShuffleError]]:
     """Every class of the tree by its ``code``."""
-    found: dict[str, type[FlightShuffleError]] = {}
+    classes: dict[str, type[FlightShuffleError]] = {}
     open_ = [FlightShuffleError]
     while open_:
         kind = open_.pop()
-        found[kind.code] = kind
+        classes[kind.code] = kind
         open_.extend(kind.__subclasses__())
-    return found
+    return classes
 
 
 def from_json(text: str | bytes) -> FlightShuffleError:

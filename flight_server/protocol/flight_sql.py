@@ -26,9 +26,9 @@ INSTEAD = 'describe a dataset by PATH [dataset] or by CMD {"dataset": "…"}, an
 
 def refuse(data: bytes) -> None:
     """Raise Unsupported if the bytes are a command or ticket of Flight SQL."""
-    found = _TYPE.search(data[:200])
-    if found is not None:
-        command = found[1].decode()
+    match = _TYPE.search(data[:200])
+    if match is not None:
+        command = match[1].decode()
         raise Unsupported(
             f"this is not a Flight SQL server, so it takes no {command}: {INSTEAD}", command=command
         )

@@ -44,9 +44,12 @@ class PartitionEnd(NamedTuple):
         if not text.startswith(b'{"partition":'):
             return None
         try:
-            said = parse_json(text, "the end of a partition", small=True)
+            totals = parse_json(text, "the end of a partition", small=True)
             return cls(
-                int(said["partition"]), int(said["rows"]), int(said["frames"]), int(said["crc32c"], 16)
+                int(totals["partition"]),
+                int(totals["rows"]),
+                int(totals["frames"]),
+                int(totals["crc32c"], 16),
             )
         except (InvalidRequest, KeyError, TypeError, ValueError):
             return None

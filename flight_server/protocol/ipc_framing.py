@@ -124,14 +124,14 @@ class IpcHeader:
         except (struct.error, ValueError, IndexError):
             raise BadFrame("the header is not an Arrow IPC dictionary message") from None
 
-    def decompressed_bytes(self, said: Callable[[int], int]) -> int:
+    def decompressed_bytes(self, read_number: Callable[[int], int]) -> int:
         """The size of a batch's or dictionary's buffers after decompression; 0 if nothing is compressed.
 
         ``RecordBatch``: 0 length, 1 nodes, 2 buffers (offset, length), 3 compression. A compressed buffer starts with
         its decompressed size, or with -1 if it was left as it is.
 
         Args:
-            said: reads the number of 8 bytes at this place of the body, as :func:`number_at`.
+            read_number: reads the number of 8 bytes at this place of the body, as :func:`number_at`.
         """
         try:
             if not self._header_at:
@@ -154,7 +154,7 @@ class IpcHeader:
                 if offset < 0 or size_bytes < 0:
                     raise ValueError("a buffer before the body")
                 if size_bytes:
-                    said_bytes = said(offset)
+                    said_bytes = read_number(offset)
                     total_bytes += said_bytes if said_bytes >= 0 else size_bytes
         except (struct.error, ValueError):
             raise BadFrame(
@@ -183,14 +183,14 @@ def footer_blocks(footer: bytes) -> tuple[list[tuple[int, int]], list[tuple[int,
     view = memoryview(footer)
     try:
         table = Table.root(view)
-        found = []
+        blocks = []
         for index in (2, 3):
             start, count = table.vector(index)
             places = struct.iter_unpack("<qi4xq", view[start : start + 24 * count])
-            found.append([(position, size_bytes) for position, size_bytes, _ in places])
+            blocks.append([(position, size_bytes) for position, size_bytes, _ in places])
     except (struct.error, ValueError, IndexError):
         raise BadFrame(f"the footer of {len(footer)} bytes is not that of an Arrow IPC file") from None
-    return found[0], found[1]
+    return blocks[0], blocks[1]
 
 
 def schema_metadata(header: bytes) -> list[tuple[bytes, bytes]]:

@@ -156,13 +156,15 @@ class ServerPortion(Body, what="seal: a server"):
 
     def faults(self, what: str) -> Faults:
         yield self.lacks("locations", "rows", "bytes"), f"{what} needs 'locations', 'rows' and 'bytes'"
-        given: Any = self.locations
-        wrong = not isinstance(given, tuple) or not 0 < len(given) <= MAX_LOCATIONS
-        wrong = wrong or not all(isinstance(each, str) and each.startswith(_SCHEMES) for each in given)
-        wrong = wrong or max(map(len, given)) > _MAX_LOCATION_CHARACTERS or not _is_plain("".join(given))
+        locations: Any = self.locations
+        wrong = not isinstance(locations, tuple) or not 0 < len(locations) <= MAX_LOCATIONS
+        wrong = wrong or not all(isinstance(each, str) and each.startswith(_SCHEMES) for each in locations)
+        wrong = (
+            wrong or max(map(len, locations)) > _MAX_LOCATION_CHARACTERS or not _is_plain("".join(locations))
+        )
         yield (
             wrong,
-            f"{what}: 'locations' are 1 to {MAX_LOCATIONS} of {', '.join(_SCHEMES)}, not {str(given)[:80]}",
+            f"{what}: 'locations' are 1 to {MAX_LOCATIONS} of {', '.join(_SCHEMES)}, not {str(locations)[:80]}",
         )
 
 
@@ -173,17 +175,17 @@ def _is_plain(text: str) -> bool:
 
 def _server_portions(fields: Fields, key: str) -> tuple[ServerPortion, ...] | None:
     """The servers of a body; None if it has none. Raises InvalidRequest."""
-    given = fields.any(key)
-    if given is None:
+    bodies = fields.any(key)
+    if bodies is None:
         return None
-    if not isinstance(given, list) or not 0 < len(given) <= MAX_SERVERS:
+    if not isinstance(bodies, list) or not 0 < len(bodies) <= MAX_SERVERS:
         raise InvalidRequest(f"{fields.what}: {key!r} is a list of 1 to {MAX_SERVERS} servers")
-    if not all(isinstance(each, dict) for each in given):
+    if not all(isinstance(each, dict) for each in bodies):
         raise InvalidRequest(f"{fields.what}: each of {key!r} is an object {{start, locations, rows, bytes}}")
-    found = tuple(map(ServerPortion.of, given))
-    if len({each.start for each in found}) < len(found):
+    portions = tuple(map(ServerPortion.of, bodies))
+    if len({each.start for each in portions}) < len(portions):
         raise InvalidRequest(f"{fields.what}: a start comes twice in {key!r}")
-    return found
+    return portions
 
 
 def _rendered(bodies: tuple[Body, ...]) -> list[Any]:
@@ -218,11 +220,11 @@ class SealRequest(Body, what="seal"):
     def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:
         """The request, in steps: it may name 100,000 attempts. Raises InvalidRequest."""
         request = cls.of((yield from parsing(data, cls.what)))
-        given: Any = request.attempts
-        if given is None:
+        texts: Any = request.attempts
+        if texts is None:
             return request
         attempts = {}
-        for producer, attempt in given.items():
+        for producer, attempt in texts.items():
             if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
                 raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
             attempts[int(producer)] = check_attempt(attempt)
@@ -331,11 +333,11 @@ class PlanRequest(Request, what=PLAN):
 
     def faults(self, what: str) -> Faults:
         yield self.lacks("target_bytes"), f"{what}: 'target_bytes' is missing"
-        given: Any = () if self.partitions is None else self.partitions
+        partitions: Any = () if self.partitions is None else self.partitions
         words = f"'partitions' is a list of numbers from 0 to {MAX_PARTITIONS - 1}, each once, not"
         yield (
-            not are_partitions(given),
-            f"{what}: {words} {str(list(given[:20]) if isinstance(given, tuple) else given)[:40]}",
+            not are_partitions(partitions),
+            f"{what}: {words} {str(list(partitions[:20]) if isinstance(partitions, tuple) else partitions)[:40]}",
         )
 
 

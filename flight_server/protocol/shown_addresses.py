@@ -39,5 +39,5 @@ def shown(text: str) -> str:
     return _WITHOUT_SCHEME.sub("", text) if "@" in text else text
 
 
-def _place(found: re.Match[str]) -> str:
-    return f"{found['scheme']}{found['container'] or ''}{found['place']}"
+def _place(match: re.Match[str]) -> str:
+    return f"{match['scheme']}{match['container'] or ''}{match['place']}"

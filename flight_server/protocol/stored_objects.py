@@ -38,7 +38,7 @@ _FILE = re.compile(r"file://(localhost)?(?=/)")
 _OF_FILES = "file://"
 
 
-def check_prefix(given: object, what: str) -> str:
+def check_prefix(prefix: object, what: str) -> str:
     """The address of a prefix, given as that or as a path, in the form in which two are compared. ``what`` names it in
     errors.
 
@@ -46,9 +46,9 @@ def check_prefix(given: object, what: str) -> str:
         InvalidRequest: it is neither an absolute path nor an address of a scheme with a place, has an element ``..``,
             ``.`` or none, or a password, which belongs to the environment of the processes.
     """
-    text = given if isinstance(given, str) else ""
-    if (found := _FILE.match(text)) is not None:
-        text = unquote(text[found.end() :])
+    text = prefix if isinstance(prefix, str) else ""
+    if (match := _FILE.match(text)) is not None:
+        text = unquote(text[match.end() :])
     if text.startswith("/") and text.isprintable():  # not with bytes that are no text
         text = _OF_FILES + quote(text)
     place, options = _split(text)
@@ -58,7 +58,7 @@ def check_prefix(given: object, what: str) -> str:
     if wrong or not {"", ".", ".."}.isdisjoint(elements):
         raise InvalidRequest(
             f"{what} is a directory's absolute path or an address such as s3://bucket/path, not "
-            f"{shown(str(given))[:200]!r}"
+            f"{shown(str(prefix))[:200]!r}"
         )
     if shown(place) != place:
         raise InvalidRequest(
@@ -70,8 +70,8 @@ def check_prefix(given: object, what: str) -> str:
 
 def is_below(prefix: str, allowed: str) -> bool:
     """Whether a prefix is ``allowed``, or lies below it and has the same options; both as :func:`check_prefix` says."""
-    (place, options), (root, wanted) = _split(prefix), _split(allowed)
-    return options == wanted and f"{place}/".startswith(f"{root}/")
+    (place, options), (root, root_options) = _split(prefix), _split(allowed)
+    return options == root_options and f"{place}/".startswith(f"{root}/")
 
 
 def check_allowed(prefix: str, allowed: Iterable[str]) -> str:

@@ -67,14 +67,14 @@ def check_range(from_: int, until: int | None) -> None:
         )
 
 
-def are_partitions(given: Any) -> bool:
+def are_partitions(partitions: Any) -> bool:
     """Whether it is a tuple of numbers of partitions, each once."""
     return (
-        isinstance(given, tuple)
-        and len(given) <= MAX_PARTITIONS
-        and set(map(type, given)) <= {int}  # a bool is an int, too
-        and 0 <= min(given, default=0) <= max(given, default=0) < MAX_PARTITIONS
-        and len(set(given)) == len(given)
+        isinstance(partitions, tuple)
+        and len(partitions) <= MAX_PARTITIONS
+        and set(map(type, partitions)) <= {int}  # a bool is an int, too
+        and 0 <= min(partitions, default=0) <= max(partitions, default=0) < MAX_PARTITIONS
+        and len(set(partitions)) == len(partitions)
     )
 
 
@@ -100,15 +100,15 @@ def bulk_path(
     too. The alphabet of names needs no escaping.
     """
     listed = None if partitions is None else ",".join(map(str, partitions))
-    wanted = {"generation": generation, "from": from_ or None, "until": until, "reader": reader}
-    wanted |= {"partitions": listed, "start": start}
+    parameters = {"generation": generation, "from": from_ or None, "until": until, "reader": reader}
+    parameters |= {"partitions": listed, "start": start}
     if versions is not None:
-        wanted |= {
+        parameters |= {
             "as_of": versions.as_of,
             "after": versions.after,
             "follow": "true" if versions.follow else None,
         }
-    query = "&".join(f"{key}={value}" for key, value in wanted.items() if value is not None)
+    query = "&".join(f"{key}={value}" for key, value in parameters.items() if value is not None)
     path = f"/v1/datasets/{dataset}" + ("" if partition is None else f"/partitions/{partition}")
     return path + (f"?{query}" if query else "")
 
@@ -285,14 +285,16 @@ class Ticket(
         return cls(check_dataset_name(name), None if number is None else parse_partition(number))
 
     def faults(self, what: str) -> Faults:
-        given = self.partitions
-        wrong = given is not None and given != ALL and not (given and are_partitions(given))
+        partitions = self.partitions
+        wrong = (
+            partitions is not None and partitions != ALL and not (partitions and are_partitions(partitions))
+        )
         limits = f"numbers from 0 to {MAX_PARTITIONS - 1}, each once"
-        yield wrong, f"{what}: 'partitions' is \"all\" or a list of {limits}, not {str(given)[:40]}"
+        yield wrong, f"{what}: 'partitions' is \"all\" or a list of {limits}, not {str(partitions)[:40]}"
         alone = (self.partition, self.until, self.reader, self.versions)
-        wrong = given is not None and alone != (None,) * len(alone)
+        wrong = partitions is not None and alone != (None,) * len(alone)
         yield wrong, f"{what}: 'partitions' goes with none of 'partition', 'until', 'reader' and versions"
-        yield given == ALL and self.from_ > 0, f"{what}: 'from' needs a list of 'partitions'"
+        yield partitions == ALL and self.from_ > 0, f"{what}: 'from' needs a list of 'partitions'"
 
     def check(self, what: str) -> None:
         super().check(what)

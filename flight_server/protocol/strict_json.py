@@ -104,8 +104,8 @@ def _value(text: str, at: int, depth: int, *, escapes: bool) -> Generator[None, 
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
+    match = _SPACE.match(text, at)
+    return at if match is None else match.end()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

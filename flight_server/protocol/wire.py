@@ -94,26 +94,26 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
 
 def _few_fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """As :func:`fields`. Raises ValueError at the first one beyond ``MAX_FIELDS``, too."""
-    for count, found in enumerate(fields(data)):
+    for count, field in enumerate(fields(data)):
         if count == MAX_FIELDS:
             raise ValueError(f"more than {MAX_FIELDS} fields, which no client needs")
-        yield found
+        yield field
 
 
 def bytes_field(data: bytes | memoryview, number: int, what: str) -> bytes:
     """The last value of a length-delimited field, empty if absent. Raises InvalidRequest if it has another type, or
     the bytes are no protobuf message, or one of more than ``MAX_FIELDS``.
     """
-    found: bytes = b""
+    last: bytes = b""
     try:
         for candidate, value in _few_fields(data):
             if candidate == number:
                 if isinstance(value, int):
                     raise ValueError(f"field {number} is a number")
-                found = bytes(value)
+                last = bytes(value)
     except ValueError as error:
         raise InvalidRequest(f"{what} is not the protobuf message of Arrow Flight: {error}") from None
-    return found
+    return last
 
 
 def check_few_fields(data: bytes | memoryview, name: str) -> None:
@@ -131,12 +131,12 @@ def check_few_fields(data: bytes | memoryview, name: str) -> None:
 def first_field(data: bytes | memoryview, number: int, name: str) -> memoryview | None:
     """The first value of such a field; None if absent. Raises as :func:`bytes_field`, but looks at no later field."""
     try:
-        found = next((value for candidate, value in _few_fields(data) if candidate == number), None)
+        first = next((value for candidate, value in _few_fields(data) if candidate == number), None)
     except ValueError as error:
         raise InvalidRequest(f"what was sent is not a {name}: {error}") from None
-    if isinstance(found, int):
+    if isinstance(first, int):
         raise InvalidRequest(f"what was sent is not a {name}: field {number} is a number")
-    return found
+    return first
 
 
 def _encode_varint(value: int) -> bytes:

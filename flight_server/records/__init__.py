@@ -11,7 +11,7 @@ from .changelog_records import (
     StoredVersions,
     changelogs,
 )
-from .database import DATABASE_NAME, WITNESS_NAME, Change, DamagedDatabase, Database, is_whole_alone
+from .database import Change, Database
 from .dataset_records import (
     DatasetRecord,
     DictionaryRecord,
@@ -23,12 +23,13 @@ from .dataset_records import (
     delete_left,
     index,
     insert,
-    insert_row,
     leave_name,
     named_files,
 )
 from .quarantine import Quarantine, Quarantined, delete_quarantined, put_quarantined
 from .salvage import files_of, renew
+from .sqlite_connections import DamagedDatabase
 from .tables import DamagedRow
-from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
+from .transaction_records import Entry
 from .trouble import DiskTrouble, OtherFormat, trouble_with
+from .whole_database import DATABASE_NAME, is_whole_alone

@@ -4,11 +4,9 @@ Guarantee: once :meth:`Database.commit` has returned, the change is on the mediu
 it has raised, nothing of it is there, but see :attr:`Database.in_doubt`. Changes take effect in the order of the calls.
 
 Files
-    ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own. ``witness`` has
-    the number of committed transactions, which the database has, too: it is written after each commit, without a sync,
-    so it is never ahead of a whole database. If it is, transactions are missing that were acknowledged
-    (:class:`DamagedDatabase`): the log was cut or flipped, or an older copy was put back. A database that has as many
-    without its log needs no log (:func:`is_whole_alone`): SQLite would read an old log's whole beginning over it.
+    ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own, with
+    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). ``upkeep`` keeps them
+    small.
 
 Commits
     The changes that wait are one transaction, each within a savepoint. A change that raises is taken back alone. If
@@ -23,12 +21,6 @@ Commits
     Changes given to :meth:`Database.eventually` go before all others of each transaction, until they are committed:
     what is committed later comes after them.
 
-Size
-    Above ``CHECKPOINT_BYTES`` a thread of its own copies the log into the database while the writer goes on; then the
-    writer copies the little that came meanwhile, and SQLite begins the log anew. A process that reads the database for
-    long keeps the log growing. Pages that deleted rows leave are used again; when they are a quarter of the file, it is
-    cut, a few pages at a time while no change waits.
-
 Threads
     All methods block but ``commit``, ``submit``, ``eventually`` and ``end``, and may be called from any thread. A
     process that was forked from the one that opened the database is refused. :meth:`Database.read` has a connection of
@@ -40,72 +32,45 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import stat
-import struct
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from typing import Any, TypeVar
 
 import structlog
 
 from flight_server.concurrency import Changes, to_its_end
 
-from .tables import DECLARATIONS, FORMAT, QUARANTINE, TABLES, DamagedRow
-from .trouble import DiskTrouble, OtherFormat, trouble_with
+from .sqlite_connections import (
+    DamagedDatabase,
+    connected,
+    copy_log,
+    error_code,
+    is_damage,
+    make_tables,
+    opening,
+    refuse_special,
+    refuses,
+    roll_back,
+    trouble_of,
+)
+from .trouble import DiskTrouble
+from .upkeep import Upkeep, log_bytes, size_bytes
+from .whole_database import DATABASE_NAME, WITNESS_NAME, check_whole, witness_transactions
 
-DATABASE_NAME: Final = "records.db"
-WITNESS_NAME: Final = "witness"
-CHECKPOINT_BYTES = 4 << 20
 RETRY_SECONDS = 0.25
-BUSY_SECONDS = 2.0
-"""So long a transaction waits for another process that has locked the database."""
 MOST_AT_ONCE = 1000
 """Changes of one transaction."""
-_CACHE_KIB = 1024
-_UNUSED_PAGES = 1024
-_CUT_PAGES = 256
-"""So many at once: a few milliseconds."""
-
-as_text = partial(str, encoding="utf-8", errors="replace")
-"""How damaged text is read: a row with it has another checksum, and does not end its query."""
-
-_COUNT = struct.Struct("<QQ")
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 """Of a COMMIT: its last frame, without which the others do not count, is not in the log."""
-_REFUSALS = (
-    *_DAMAGE,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_INTERRUPT,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PERM,
-    sqlite3.SQLITE_PROTOCOL,
-    sqlite3.SQLITE_READONLY,
-)
-"""What refuses a whole transaction; other errors are of one change."""
 
 T = TypeVar("T")
 Change = Callable[[sqlite3.Connection], T]
 
 _log = structlog.get_logger("flight_server.records.database")
-
-
-class DamagedDatabase(OSError):
-    """The database is not one, is malformed, or lacks transactions that it had. ``behind``: the last ones."""
-
-    def __init__(self, message: str, *, behind: bool = False) -> None:
-        super().__init__(message)
-        self.behind = behind
 
 
 class Database:
@@ -146,18 +111,14 @@ class Database:
         self._returned = Changes()
         self._due: list[_Waiting] = []  # see ``eventually``
         self._in_doubt = False
-        self._checkpoint: Future[None] | None = None
-        self._copied_log_bytes = 0  # the log's size at the last checkpoint
-        self._changes = 0  # since the last look for unused pages
-        self._unused_pages = 0  # to be cut off
         self._reading = threading.Lock()
-        _refuse_special(self.path)
-        _refuse_special(directory / WITNESS_NAME)
+        refuse_special(self.path)
+        refuse_special(directory / WITNESS_NAME)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._witness = os.open(directory / WITNESS_NAME, flags, 0o600)
         connections: list[sqlite3.Connection] = []
         try:
-            self._check(may_be_new=may_be_new)
+            check_whole(self.path, self._witness, may_be_new=may_be_new)
             with opening(self.path):
                 connections.append(connected(self.path))
                 make_tables(connections[0])
@@ -168,27 +129,9 @@ class Database:
             os.close(self._witness)
             raise
         self._writer, self._reader = connections
-        self._checkpoints = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flight-server-checkpoint")
+        self._upkeep = Upkeep(self.path, self._writer)
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
-
-    def _check(self, *, may_be_new: bool) -> None:
-        """Raise what is wrong with the files, before anything is written to them."""
-        acknowledged = _witnessed(os.pread(self._witness, _COUNT.size, 0)) or 0
-        try:
-            with opening(self.path):
-                commits = _commits(self.path)
-        except DamagedDatabase as damage:
-            damage.behind = acknowledged > _readable_commits(self.path)
-            raise
-        if commits is None and not may_be_new:
-            raise DamagedDatabase(f"{self.path} is missing, or empty", behind=acknowledged > 0)
-        if acknowledged > (commits or 0):
-            raise DamagedDatabase(
-                f"{self.path} has {commits or 0} transactions, and {acknowledged} were acknowledged: its log was cut "
-                "or changed, or an older copy was put back",
-                behind=True,
-            )
 
     async def commit(self, change: Change[T], then: Callable[[], None] | None = None) -> T:
         """Make the change; its result. A cancellation is raised once it is made or refused.
@@ -244,17 +187,13 @@ class Database:
                 if is_damage(error):
                     raise DamagedDatabase(f"{self.path}: {error}") from error
                 if refuses(error):
-                    raise self._trouble(error) from error
+                    raise trouble_of(self.path, error) from error
                 raise
 
     @property
     def size_bytes(self) -> int:
         """The bytes of its files."""
-        return _size_bytes(self.path) + self._log_bytes
-
-    @property
-    def _log_bytes(self) -> int:
-        return _size_bytes(Path(f"{self.path}-wal"))
+        return size_bytes(self.path) + log_bytes(self.path)
 
     @property
     def in_doubt(self) -> bool:
@@ -278,7 +217,7 @@ class Database:
         for waiting in self._due:
             waiting.answer(self._closed_trouble())
         self._due = []
-        self._checkpoints.shutdown(wait=True)
+        self._upkeep.close()
         with self._reading:
             for connection in (self._reader, self._writer):
                 with suppress(sqlite3.Error):
@@ -301,10 +240,10 @@ class Database:
         group, ends = self._next_group()
         try:
             self._make([waiting for waiting in group if waiting.begin()])
-            self._keep_small(busy=ends or not self._waiting.empty())
+            self._upkeep.step(busy=ends or not self._waiting.empty())
         except BaseException as bug:  # noqa: BLE001  # the thread must go on
             _log.error("records_writer_failed", exc_info=bug)
-            self._roll_back()
+            roll_back(self._writer)
             for waiting in group:
                 if waiting not in self._due:
                     waiting.answer(bug)
@@ -312,10 +251,10 @@ class Database:
 
     def _next_group(self) -> tuple[list[_Waiting], bool]:
         """The changes that wait, at least one unless there is other work; whether they are the last."""
-        if self._unused_pages:
+        if self._upkeep.cuts:
             timeout_seconds: float | None = 0.0
         else:
-            pending = self._in_doubt or self._due or self._checkpoint or self._changes > _UNUSED_PAGES
+            pending = self._in_doubt or self._due or self._upkeep.is_due
             timeout_seconds = RETRY_SECONDS if pending else None
         group: list[_Waiting] = []
         with suppress(Empty):
@@ -339,7 +278,7 @@ class Database:
             return
         if trouble.full:
             with suppress(sqlite3.Error):
-                _copy_log(self._writer)  # so that the log is begun anew, without what it was given in vain
+                copy_log(self._writer)  # so that the log is begun anew, without what it was given in vain
         refused = [(waiting, trouble) for waiting in group]
         if trouble.full and len(group) > 1 and self._transaction([]) is None:
             refused = [
@@ -367,16 +306,16 @@ class Database:
             try:
                 writer.execute("COMMIT")
             except sqlite3.Error as error:
-                self._in_doubt |= _code(error) not in _NOT_WRITTEN
+                self._in_doubt |= error_code(error) not in _NOT_WRITTEN
                 raise
         except (sqlite3.Error, OSError, MemoryError) as error:
-            self._roll_back()
-            return self._trouble(error)
+            roll_back(self._writer)
+            return trouble_of(self.path, error)
         self._in_doubt = False
         self._due = []
-        self._changes += len(group)
-        with suppress(OSError):  # it is a help, not a fact
-            os.pwrite(self._witness, _COUNT.pack(commits, commits), 0)
+        self._upkeep.changed(len(group))
+        with suppress(OSError):
+            witness_transactions(self._witness, commits)
         lost = self._lost()
         for waiting in group:
             waiting.answer(lost and DiskTrouble(str(lost), full=False))
@@ -387,57 +326,8 @@ class Database:
         try:
             self._after_commit()
         except OSError as error:
-            return self._trouble(error)
+            return trouble_of(self.path, error)
         return None
-
-    def _roll_back(self) -> None:
-        with suppress(sqlite3.Error):
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
-
-    def _trouble(self, error: Exception) -> DiskTrouble:
-        if isinstance(error, OSError):
-            return trouble_with(self.path, error)
-        code = _code(error)
-        if code & 0xFF == sqlite3.SQLITE_BUSY:
-            return DiskTrouble(f"{self.path} is locked by another process", full=False)
-        # The second: the shared memory of the log, a file, found no room.
-        full = code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE
-        name = getattr(error, "sqlite_errorname", type(error).__name__)
-        return DiskTrouble(f"{self.path}: {error} ({name})", full=full)
-
-    def _keep_small(self, *, busy: bool) -> None:
-        """Have the log copied when it is long, and unused pages cut off; a step of that."""
-        if self._checkpoint is not None:
-            if self._checkpoint.done():
-                self._checkpoint = None
-                with suppress(sqlite3.Error):  # tried again when the log has grown
-                    _copy_log(self._writer)
-                self._copied_log_bytes = self._log_bytes
-            return
-        log_bytes = self._log_bytes
-        if log_bytes < self._copied_log_bytes:  # it was begun anew, which cuts it to the limit
-            self._copied_log_bytes = 0
-        if log_bytes > max(CHECKPOINT_BYTES, self._copied_log_bytes + CHECKPOINT_BYTES // 4):
-            self._checkpoint = self._checkpoints.submit(_checkpoint, self.path)
-        elif not busy:
-            self._cut_off()
-
-    def _cut_off(self) -> None:
-        """Cut off some unused pages; look first, after many changes, whether there are."""
-        try:
-            if self._changes > _UNUSED_PAGES:
-                self._changes = 0
-                self._unused_pages = _unused_pages(self._writer)
-            if self._unused_pages:
-                self._unused_pages = max(0, self._unused_pages - _CUT_PAGES)
-                # Not ``execute``, which takes the first step only: one page.
-                self._writer.executescript(f"PRAGMA incremental_vacuum({_CUT_PAGES})")
-                if not self._unused_pages:
-                    _copy_log(self._writer)  # which shortens the file
-        except sqlite3.Error:
-            self._roll_back()
-            self._unused_pages = 0
 
 
 class _Waiting:
@@ -484,184 +374,3 @@ class _Waiting:
             done.set_exception(error)
         elif done is not None:
             done.set_result(result)
-
-
-def connected(path: Path) -> sqlite3.Connection:
-    """A connection to a database, new or not, with the server's settings. Raises DamagedDatabase or OSError."""
-    with opening(path):
-        connection = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        connection.text_factory = as_text
-        try:
-            if connection.execute("PRAGMA page_count").fetchall() == [(0,)]:
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before its first page is written
-            ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
-            if mode != "wal":
-                raise OSError(f"{path}: its file system allows no write-ahead log of SQLite")
-            for pragma in (
-                "synchronous = FULL",
-                "wal_autocheckpoint = 0",
-                f"journal_size_limit = {CHECKPOINT_BYTES}",
-                f"cache_size = -{_CACHE_KIB}",
-                "temp_store = MEMORY",
-                "secure_delete = OFF",
-                "foreign_keys = ON",
-            ):
-                connection.execute(f"PRAGMA {pragma}").fetchall()
-        except BaseException:
-            connection.close()
-            raise
-    return connection
-
-
-def read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """A connection that also reads what only the log has, unless ``immutable``, and leaves both files as they are.
-    Raises sqlite3.Error.
-    """
-    uri = f"file:{quote(str(path))}?{'immutable=1' if immutable else 'mode=ro'}"
-    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-    connection.text_factory = as_text
-    return connection
-
-
-def make_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables, if the database is new."""
-    if _version(connection) == 0:
-        connection.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
-
-
-def is_whole_alone(directory: Path) -> bool:
-    """Whether the database needs no log: it is whole, and has all transactions that were acknowledged, also without it.
-    Raises OSError.
-    """
-    path = directory / DATABASE_NAME
-    if not path.exists():
-        return False
-    acknowledged = _witnessed((directory / WITNESS_NAME).read_bytes())
-    try:
-        with opening(path), closing(read_only(path, immutable=True)) as connection:
-            return acknowledged is not None and _checked(connection, path) == acknowledged
-    except DamagedDatabase:
-        return False
-
-
-def _witnessed(data: bytes) -> int | None:
-    """The number in the witness; None if it is not whole."""
-    number, again = _COUNT.unpack(data[: _COUNT.size].ljust(_COUNT.size, b"\0"))
-    return int(number) if number == again else None
-
-
-def _readable_commits(path: Path) -> int:
-    """How many transactions a damaged database has had; 0 if that cannot be read."""
-    try:
-        with closing(read_only(path)) as connection:
-            ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
-            return int(commits)
-    except (sqlite3.Error, ValueError, TypeError):
-        return 0
-
-
-def _commits(path: Path) -> int | None:
-    """How many transactions the database has had; None if there is none, or no table in it. Raises DamagedDatabase,
-    OtherFormat, sqlite3.Error.
-    """
-    if not path.exists():
-        return None
-    try:
-        with closing(read_only(path)) as connection:
-            return _checked(connection, path)
-    except sqlite3.OperationalError as error:
-        if _code(error) & 0xFF != sqlite3.SQLITE_READONLY:
-            raise
-    with closing(connected(path)) as connection:  # takes back what its maker had begun when it was killed
-        return _checked(connection, path)
-
-
-def _checked(connection: sqlite3.Connection, path: Path) -> int | None:
-    """As :func:`_commits`."""
-    version = _version(connection)
-    declared = {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_schema WHERE type = 'table'")}
-    if version == 0 and not declared:
-        return None  # its maker was killed
-    if version not in (0, FORMAT):
-        raise OtherFormat(
-            f"{path} has format {version}, and this version reads {FORMAT}: start the version that wrote it, or name "
-            "another directory; nothing in it was changed"
-        )
-    if version == 0 or not declared.issuperset(DECLARATIONS):
-        raise DamagedDatabase(f"{path} lacks tables of format {FORMAT}")
-    for (trouble,) in connection.execute("PRAGMA integrity_check(1)"):
-        if trouble != "ok":
-            raise DamagedDatabase(f"{path}: {trouble}")
-    if any(isinstance(row, DamagedRow) for row in QUARANTINE.scan(connection)):
-        raise DamagedDatabase(f"{path}: an entry of the quarantine has another checksum")
-    ((commits,),) = connection.execute("SELECT commits FROM server").fetchall()
-    return int(commits)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    ((version,),) = connection.execute("PRAGMA user_version").fetchall()
-    return int(version)
-
-
-@contextmanager
-def opening(path: Path) -> Iterator[None]:
-    """Raise SQLite's errors as DamagedDatabase or OSError."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        if is_damage(error):
-            raise DamagedDatabase(f"{path}: {error}") from None
-        locked = _code(error) & 0xFF == sqlite3.SQLITE_BUSY
-        raise OSError(f"{path}{' is locked by another process' if locked else f': {error}'}") from None
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Whether it proves that the file is not as SQLite wrote it."""
-    return _code(error) & 0xFF in _DAMAGE
-
-
-def refuses(error: sqlite3.Error) -> bool:
-    """Whether it is of the disk or of another process, and not of a statement."""
-    return _code(error) & 0xFF in _REFUSALS
-
-
-def _code(error: Exception) -> int:
-    """SQLite's extended code; 0 for an error of Python's module."""
-    return getattr(error, "sqlite_errorcode", None) or 0
-
-
-def _checkpoint(path: Path) -> None:
-    """Copy the log, while another thread writes."""
-    with suppress(sqlite3.Error, OSError, DamagedDatabase):  # it is tried again when the log has grown
-        connection = connected(path)
-        try:
-            _copy_log(connection)
-        finally:
-            connection.close()
-
-
-def _copy_log(connection: sqlite3.Connection) -> None:
-    """Copy the log into the database, as far as it goes without a wait for readers and writers."""
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-
-
-def _unused_pages(connection: sqlite3.Connection) -> int:
-    """How many are to be cut off, if so many are unused that it is worth it."""
-    ((unused,),) = connection.execute("PRAGMA freelist_count").fetchall()
-    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-    return int(unused) if unused > max(_UNUSED_PAGES, pages // 4) else 0
-
-
-def _refuse_special(path: Path) -> None:
-    """Raise OSError if something else than a file is there: SQLite would follow a link, or wait for a FIFO."""
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise OSError(f"{path} is not a regular file")
-
-
-def _size_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

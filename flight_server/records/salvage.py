@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .database import (
-    DATABASE_NAME,
+from .dataset_records import delete, named_files
+from .quarantine import Quarantined, put_quarantined, quarantined
+from .sqlite_connections import (
     DamagedDatabase,
     connected,
     is_damage,
@@ -35,9 +36,8 @@ from .database import (
     read_only,
     refuses,
 )
-from .dataset_records import delete, named_files
-from .quarantine import Quarantined, put_quarantined, quarantined
 from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, RecordTable
+from .whole_database import DATABASE_NAME
 
 Unnamed = Callable[[set[str]], Mapping[tuple[str, str], list[str]]]
 

@@ -78,7 +78,7 @@ class Disposal:
         if self._kept.files:
             self._do(_delete_kept, self._kept)
 
-    async def settled(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when the files of all earlier calls were deleted. Cancelling is safe, see :func:`to_its_end`."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()

@@ -137,10 +137,10 @@ def _store_of(address: str) -> tuple[Any, str]:
     from pyarrow import fs  # noqa: PLC0415  # only a server that offloads needs it
 
     try:
-        found: tuple[Any, str] = fs.FileSystem.from_uri(address)
+        store: tuple[Any, str] = fs.FileSystem.from_uri(address)
     except ValueError as error:  # a scheme that Arrow does not know, or wrong options
         raise OSError(str(error)) from None
-    return found
+    return store
 
 
 def _selector(path: str) -> Any:

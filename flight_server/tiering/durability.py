@@ -105,7 +105,7 @@ class Durability:
         on_disk, writer = dataset.on_disk, dataset.writer
         assert on_disk is not None
         assert writer is not None
-        wanted = set(partitions)
+        indexes = set(partitions)
         seconds = self._deadline_seconds
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -115,7 +115,7 @@ class Durability:
                     while not dataset.sealed:  # otherwise an earlier call has sealed it
                         try:
                             seal = _Seal(self, dataset, on_disk, writer)
-                            if await seal.run(wanted):
+                            if await seal.run(indexes):
                                 await seal.commit(finish, check)
                             else:
                                 finish()
@@ -130,7 +130,7 @@ class Durability:
                 except BaseException:
                     if not dataset.attached.by_name and on_disk.synced is not None:
                         # The put fails, so no commit may have these partitions.
-                        on_disk.synced -= wanted
+                        on_disk.synced -= indexes
                     if not dataset.sealed:
                         self.catalogue.forget(dataset)
                     raise
@@ -159,10 +159,10 @@ class _Seal:
         self._on_disk = on_disk
         self._writer = writer
 
-    async def run(self, wanted: set[int]) -> bool:
+    async def run(self, indexes: set[int]) -> bool:
         """Write the partitions' frames; whether all partitions are on disk, so that the commit is due."""
         on_disk, dataset = self._on_disk, self._dataset
-        partitions = [partition for partition in dataset.partitions() if partition.index in wanted]
+        partitions = [partition for partition in dataset.partitions() if partition.index in indexes]
         segments: set[Segment] = set()
         present = Slice()
         for partition in partitions:
@@ -172,9 +172,9 @@ class _Seal:
             await present.end()
         segments.update(slice_.segment for slice_ in on_disk.dictionaries.values())
         await self._in_thread(_sync, segments)
-        self._check(wanted)
+        self._check(indexes)
         on_disk.synced = on_disk.synced or set()
-        on_disk.synced |= wanted
+        on_disk.synced |= indexes
         return len(on_disk.synced) == dataset.partition_count
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:

@@ -158,7 +158,7 @@ class ReadBack:
                         break
                     await asyncio.sleep(seconds)
                     results = await self._submit(burst)
-            self._keep(burst, results, wanted=frame)
+            self._keep(burst, results, awaited=frame)
             payload = self._ready.pop(frame)
         return payload, room
 
@@ -168,7 +168,7 @@ class ReadBack:
         burst, future = self._ahead
         self._ahead = None
         with self._wait("disk"):
-            self._keep(burst, await future, wanted=None)
+            self._keep(burst, await future, awaited=None)
 
     def read_ahead(self) -> None:
         """Start to read the next frames, while the caller sends, if they are on disk and room is free."""
@@ -265,14 +265,14 @@ class ReadBack:
     def _submit(self, burst: _Burst) -> asyncio.Future[_Results]:
         return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, burst)
 
-    def _keep(self, burst: _Burst, results: _Results, *, wanted: Message | None) -> None:
+    def _keep(self, burst: _Burst, results: _Results, *, awaited: Message | None) -> None:
         for (frame, reservation), data in zip(burst, results, strict=True):
             if isinstance(data, DiskTrouble):
-                if frame is wanted:
+                if frame is awaited:
                     raise self._trouble(data)
                 return
             if isinstance(data, CorruptFrame):
-                if frame is wanted:
+                if frame is awaited:
                     # Not `data`: its traceback would keep this call's variables, and so the burst.
                     raise data.fresh()
                 return  # raised when the reader gets there

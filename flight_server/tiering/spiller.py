@@ -26,7 +26,8 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
+from functools import partial
 from itertools import islice
 
 import structlog
@@ -164,7 +165,8 @@ def picking(datasets: Sequence[Dataset], size_bytes: int) -> Generator[None, Non
     chosen: set[int] = set()
     found_bytes = 0
     filled = [dataset for dataset in datasets if dataset.writer is not None and dataset.filled]
-    for choose in (_cold, _near, Dataset.resident_dictionaries):
+    cold, near = partial(Dataset.victims, near=False), partial(Dataset.victims, near=True)
+    for choose in (cold, near, Dataset.resident_dictionaries):
         for dataset in filled:
             messages: list[Message] = []
             for message in islice(choose(dataset), VICTIMS_AT_ONCE):
@@ -190,11 +192,3 @@ def release_unread(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
     sources = (dataset for dataset in datasets if dataset.attached.pulled)
     by_use = sorted(sources, key=lambda dataset: dataset.used_at)
     return any(dataset.release_unread(spilled=spilled) for dataset in by_use)
-
-
-def _cold(dataset: Dataset) -> Iterator[Message]:
-    return dataset.victims(near=False)
-
-
-def _near(dataset: Dataset) -> Iterator[Message]:
-    return dataset.victims(near=True)

@@ -73,10 +73,10 @@ class Spans:
 @cache
 def configured(service: str) -> Spans | None:
     """The process's spans, if traces are on. ``service``: its name, if the variables give it none."""
-    wanted = os.environ.get("OTEL_TRACES_EXPORTER", "")
+    exporter = os.environ.get("OTEL_TRACES_EXPORTER", "")
     named = any(os.environ.get(name) for name in _ENDPOINTS)
     off = os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if off or not (wanted == "otlp" or (named and not wanted)):
+    if off or not (exporter == "otlp" or (named and not exporter)):
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415  # where traces are on
@@ -88,8 +88,8 @@ def configured(service: str) -> Spans | None:
     except ImportError as error:
         _log.warning("no traces: %s; install flight-shuffle[otel]", error)
         return None
-    said = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    is_named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in said
+    attributes = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    is_named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in attributes
     resource = Resource.create({} if is_named else {"service.name": service})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

@@ -47,7 +47,7 @@ class ArrivingBody:
     def close(self) -> None:
         """Hold nothing from now on. Twice is fine."""
         self._room.free()
-        self.end = _nothing  # no reference cycle with the owner
+        self.end = lambda: None  # no reference cycle with the owner
 
     def hold(self, size_bytes: int) -> None:
         """So many bytes are there now. More than before may end bodies, this one too."""
@@ -61,10 +61,6 @@ class ArrivingBody:
         self._room.grow(size_bytes - before_bytes)
         if self._arriving.excess_bytes > self._arriving.limit_bytes:
             self._arriving.look()
-
-
-def _nothing() -> None:
-    pass
 
 
 class Arriving:

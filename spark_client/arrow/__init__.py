@@ -19,7 +19,7 @@ from .key_codes import group_codes, groupable
 from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, spread, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
-from .scalar_values import ArrowValue, known_zone, printable_values, python_values, shown
+from .scalar_values import known_zone, printable_values, python_values, shown
 from .sizes import (
     batch_bits_before,
     batch_row_bits,

@@ -253,7 +253,7 @@ def is_repeatable(expression: Any) -> bool:
 
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_ALWAYS_TOLD = (
+_NEVER_FAILING = (
     "is_valid",
     "is_null",
     "is_nan",
@@ -287,12 +287,12 @@ def cannot_fail(condition: Any, schema: pa.Schema) -> bool:
 
 def _kind_of_call(function: str, kinds: list[str]) -> str:
     """The kind of a call's results; empty if it may fail."""
-    told = all(kinds) and (
-        function in _ALWAYS_TOLD
+    cannot_fail = all(kinds) and (
+        function in _NEVER_FAILING
         or (function in _COMPARISONS and _are_alike({*kinds}))
         or (function in _OF_TEXTS and kinds == ["text"])
     )
-    return "bool" if told else ""
+    return "bool" if cannot_fail else ""
 
 
 def _are_alike(kinds: set[str]) -> bool:

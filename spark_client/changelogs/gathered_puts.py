@@ -156,7 +156,8 @@ class GatheringWriter(Closable):
         batches = kind.prepared(data)
         added = _Added(batches, sum([_size_bytes(batch) for batch in batches]), Future(), kind)
         with self._changed:
-            while not self._closed and self._held_bytes and not self._fits(added.size_bytes):
+            most_bytes = self._limit_bytes - added.size_bytes
+            while not self._closed and self._held_bytes and self._held_bytes > most_bytes:
                 self._changed.wait()
             if self._closed:
                 raise Closed("this writer is closed; make a new one")
@@ -183,9 +184,6 @@ class GatheringWriter(Closable):
     def _is_mixed(self) -> bool:
         """Whether the first adds that wait make a put that no later add can join."""
         return bool(self._waiting) and self._waiting[0].kind is not self._waiting[-1].kind
-
-    def _fits(self, size_bytes: int) -> bool:
-        return self._held_bytes + size_bytes <= self._limit_bytes
 
     def _has_work(self) -> bool:
         return bool(self._waiting) or self._closed

@@ -77,8 +77,8 @@ def _stat(link: Link, name: Annotated[str, typer.Argument(help="the dataset")]) 
         (schema,) = [each.schema for each in client.datasets(name) if each.name == name] or [()]
     facts = answer["datasets"][name]
     # A principal that does not see all of a server is not told which they are.
-    asked = [] if "," in link.location else [link.location]
-    servers = [each["location"] for each in answer.get("servers") or ()] or asked
+    fallback = [] if "," in link.location else [link.location]
+    servers = [each["location"] for each in answer.get("servers") or ()] or fallback
     columns = [{"name": each.name, "type": str(each.type)} for each in schema]
     if link.as_json:
         print_json({"name": name, **facts, "schema": columns, "servers": servers})

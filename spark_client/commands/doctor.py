@@ -130,7 +130,7 @@ class ServerChecks:
         statistics: dict[str, Any] = {}
         refusal: FlightShuffleError | None = None
         silent = False
-        trouble, _ = self._asked(self._host, self._port, _PREFACE)
+        trouble, _ = self._probe(self._host, self._port, _PREFACE)
         if trouble is None:
             timeouts = Timeouts(connect_seconds=self._seconds, call_seconds=self._seconds, tries=1)
             try:
@@ -172,7 +172,7 @@ class ServerChecks:
 
     def _http_port(self, place: str) -> Iterator[Finding]:
         parts = urlsplit(place)
-        trouble, answer = self._asked(parts.hostname or "", parts.port or 0, _REQUEST)
+        trouble, answer = self._probe(parts.hostname or "", parts.port or 0, _REQUEST)
         yield finding("HTTP port", *(trouble or ("answers",)), bad=trouble is not None)
         date = BytesHeaderParser().parsebytes(answer.partition(b"\r\n")[2])["Date"]
         if trouble is None and date is not None:
@@ -181,20 +181,20 @@ class ServerChecks:
             apart, remedy = abs(ahead) >= CLOCK_SECONDS, "set both by one time server (chrony)"
             yield finding("clock", text, remedy, bad=apart)
 
-    def _asked(self, host: str, port: int, question: bytes) -> tuple[tuple[str, str] | None, bytes]:
+    def _probe(self, host: str, port: int, question: bytes) -> tuple[tuple[str, str] | None, bytes]:
         """What is wrong with a port, and what to change, or None; and what it answers to the question."""
         trouble, detail, answer, connected = "cannot be reached", "", b"", False
         try:
             with socket.create_connection((host, port), self._seconds) as sock:
-                connected, asked = True, sock
+                connected, stream = True, sock
                 if self._is_tls:
                     trouble, tls = "speaks no TLS", self._link.tls()
                     tls.set_alpn_protocols(["h2", "http/1.1"])
-                    asked = tls.wrap_socket(sock, server_hostname=host)
+                    stream = tls.wrap_socket(sock, server_hostname=host)
                 trouble = "wants a certificate of the client" if self._is_tls else _ENDS
-                with asked:
-                    asked.sendall(question)
-                    answer = asked.recv(1024)
+                with stream:
+                    stream.sendall(question)
+                    answer = stream.recv(1024)
         except ConnectionRefusedError:
             trouble = "refuses connections"
         except ssl.SSLCertVerificationError as error:

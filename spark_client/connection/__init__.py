@@ -25,5 +25,5 @@ from .stream_options import (
     Writing,
     check_compression,
 )
-from .traces import of_users, short_trace, short_traces
+from .traces import of_users, short_traces
 from .transport import RemoteServer, misdirected, sent_elsewhere

@@ -126,7 +126,7 @@ def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -
     except NotFound:
         known = None
     if keep is not None:
-        known = known or _without_diff(schema)
+        known = known or pa.schema([field for field in schema if field.name != DIFF_COLUMN])
         request = CreateRequest(
             name,
             Kind.CHANGELOG,
@@ -139,10 +139,6 @@ def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -
     if known is not None and has_diff and (keep is not None or find(server, name).is_changelog):
         return with_diff(known)
     return known
-
-
-def _without_diff(schema: Any) -> Any:
-    return pa.schema([field for field in schema if field.name != DIFF_COLUMN])
 
 
 JOINED_BYTES = 128 << 20
@@ -396,17 +392,17 @@ class Staging:
             transaction,
             JOINED_BYTES if self.together else None,
         )
-        asked = 0
+        calls = 0
 
         def ask() -> None:
-            nonlocal asked
-            asked += 1
+            nonlocal calls
+            calls += 1
             self.server.action("seal", request.encode(), once=True)
 
         try:
             retrying(self.server.timeouts, ask, (Unavailable,))
         except NotFound as error:
-            raise self._lost(asked_before=asked > 1) from error
+            raise self._lost(asked_before=calls > 1) from error
 
     def _lost(self, *, asked_before: bool = False) -> LostWrite:
         why = "the server restarted, or no task wrote for as long as its lease; more 'lease_seconds' help with that"

@@ -73,8 +73,8 @@ def executor_process() -> int:
         InvalidRequest: there is none.
     """
     pid = os.getpid()
-    while (pid := _parent(pid)) > 0:
-        if _name(pid) == "java":
+    while (pid := int(_stat(pid)[2])) > 0:
+        if _stat(pid)[0] == "java":
             return pid
     raise InvalidRequest(
         "no JVM is among the parents of this process: servers in executors are started by Spark's tasks"
@@ -97,14 +97,6 @@ def start_of(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[1] == "Z" else int(fields[20])
-
-
-def _name(pid: int) -> str:
-    return _stat(pid)[0]
-
-
-def _parent(pid: int) -> int:
-    return int(_stat(pid)[2])
 
 
 def _stat(pid: int) -> list[str]:

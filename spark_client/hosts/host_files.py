@@ -22,6 +22,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -260,7 +261,7 @@ class HostFiles:
         full: list[OutOfBudget] = []
         for directory in self._directories:
             last = directory is self._directories[-1]
-            if not last and _free_bytes(directory.path) < size_bytes + MARGIN_BYTES:
+            if not last and shutil.disk_usage(directory.path).free < size_bytes + MARGIN_BYTES:
                 continue
             try:
                 return self._make_in(directory, key, size_bytes, write)
@@ -334,8 +335,7 @@ class HostFiles:
     def _limit_bytes(self, directory: HostDirectory) -> int:
         if self._copies.limit_bytes is not None:
             return self._copies.limit_bytes
-        status = os.statvfs(directory.path)
-        return status.f_blocks * status.f_frsize // 2
+        return shutil.disk_usage(directory.path).total // 2
 
 
 def _open_shared(path: Path) -> HostFile | None:
@@ -396,8 +396,3 @@ def _publish(
         part.path.unlink(missing_ok=True)
         part.file.close()
         raise
-
-
-def _free_bytes(directory: Path) -> int:
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize

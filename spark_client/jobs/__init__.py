@@ -5,7 +5,7 @@ from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import Again, collected
 from .results import reader
-from .runner import cancelled_by_ctrl_c, share_numbers
+from .runner import cancelled_by_ctrl_c, share_numbers, start_workers
 from .sealed import SealedDataset
 from .session_facts import (
     SplitSizes,
@@ -31,6 +31,7 @@ from .spark_types import (
     declared_struct,
     function_settings,
     spark_field,
+    types_within,
     utc_arrow_schema,
 )
-from .tasks import WRITE_BUDGET_BYTES, Destination, ReadLimit, ReadTask, Sides, TaskSource, WriteTask
+from .tasks import WRITE_BUDGET_BYTES, ReadLimit, ReadTask, Sides, TaskSource, WriteTask

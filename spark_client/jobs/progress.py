@@ -138,7 +138,7 @@ def _arrived(servers: ServerList, dataset: str) -> tuple[int, int] | None:
             return None
         return arrived
 
-    answers = [each for each in servers.each(ask, servers.asked) if each is not None]
+    answers = [each for each in servers.each(ask, servers.all_locations) if each is not None]
     return (sum(rows for rows, _ in answers), sum(size for _, size in answers)) if answers else None
 
 

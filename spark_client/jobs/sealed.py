@@ -134,15 +134,15 @@ class SealedDataset:
     def _together(self) -> Iterator[list[int]]:
         # Half: batches read ahead beyond the budget would be written to disk first. Stored bytes may be compressed.
         room_bytes = self.source.server.reading.budget_bytes // 2
-        found: list[int] = []
+        group: list[int] = []
         total_bytes = 0
         for partition, size_bytes in enumerate(self.partition_bytes):
             if not size_bytes:
                 continue
-            if found and (len(found) == READ_AHEAD or total_bytes + size_bytes > room_bytes):
-                yield found
-                found, total_bytes = [], 0
-            found.append(partition)
+            if group and (len(group) == READ_AHEAD or total_bytes + size_bytes > room_bytes):
+                yield group
+                group, total_bytes = [], 0
+            group.append(partition)
             total_bytes += size_bytes
-        if found:
-            yield found
+        if group:
+            yield group

@@ -195,8 +195,8 @@ class SplitSizes:
         read less than ``open_bytes``; above the number of cores a multiple of it, so that all end together.
         """
         least = max(1, self.open_bytes)
-        wanted = max(-(-total_bytes // max(least, self.target_bytes)), self.parallelism)
-        rounded = -(-wanted // self.parallelism) * self.parallelism
+        count = max(-(-total_bytes // max(least, self.target_bytes)), self.parallelism)
+        rounded = -(-count // self.parallelism) * self.parallelism
         return max(1, min(rounded, total_bytes // least))
 
 
@@ -209,9 +209,9 @@ def split_sizes(spark: SparkSession) -> SplitSizes:
 
 def overhead_bytes(spark: SparkSession) -> int:
     """What each executor's container has beyond the JVM's heap, as Spark reckons it."""
-    given = spark_setting(spark, "spark.executor.memoryOverhead")
-    if given:
-        return _mebibytes(given)
+    setting = spark_setting(spark, "spark.executor.memoryOverhead")
+    if setting:
+        return _mebibytes(setting)
     factor = float(spark_setting(spark, "spark.executor.memoryOverheadFactor"))
     heap_bytes = _mebibytes(spark_setting(spark, "spark.executor.memory"))
     return max(int(factor * heap_bytes), 384 << 20)
@@ -229,8 +229,8 @@ def broadcast_threshold_bytes(spark: SparkSession) -> int:
 
 def java_bytes(text: str) -> int:
     """The bytes of a size in Spark's settings, whose units are powers of 1024; 0 for other text."""
-    found = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
-    return int(found[1]) << 10 * "bkmgtp".index(found[2] or "b") if found else 0
+    match = re.fullmatch(r"(-?[0-9]+)\s*([bkmgtp]?)b?", text.strip().lower())
+    return int(match[1]) << 10 * "bkmgtp".index(match[2] or "b") if match else 0
 
 
 class Sessions:
@@ -244,22 +244,22 @@ class Sessions:
         use_own_interpreter(spark)
         self._last = weakref.ref(spark)
 
-    def choose(self, given: SparkSession | None, call: str) -> SparkSession:
-        """``given``, or the session in its place. Raises InvalidRequest: there is none; the message names the
+    def choose(self, session: SparkSession | None, call: str) -> SparkSession:
+        """``session``, or the one in its place. Raises InvalidRequest: there is none; the message names the
         ``call``.
         """
-        found = given or SparkSession.getActiveSession()
-        if found is None and self._last is not None and (last := self._last()) is not None and _lives(last):
-            found = last
-        if found is None:
+        chosen = session or SparkSession.getActiveSession()
+        if chosen is None and self._last is not None and (last := self._last()) is not None and _lives(last):
+            chosen = last
+        if chosen is None:
             try:
-                found = SparkSession.active()
+                chosen = SparkSession.active()
             except PySparkRuntimeError as error:
                 raise InvalidRequest(
                     f"{call}: there is no Spark session; make one, or give it as spark="
                 ) from error
-        self.used(found)
-        return found
+        self.used(chosen)
+        return chosen
 
 
 def same_session(one: Any, other: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as of
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from spark_client.steps import BatchLimits
 
@@ -74,17 +74,12 @@ def _are_needless(job: DataFrame, functions: int, inputs: Sequence[TaskRows]) ->
 
 def stays_below(limits: BatchLimits, struct: StructType) -> bool:
     """Whether as many rows as a batch may have are never as large as it may be."""
-    bits = [_bits(field.dataType) for field in struct]
+    bits = [_BITS.get(type(field.dataType)) for field in struct]  # None if values differ
     known = [each for each in bits if each is not None]
     if len(known) < len(bits) or limits.rows <= 0:
         return False
     most_bytes = limits.rows * sum(each + 1 for each in [0, *known]) // 8 + _COLUMN_BYTES * (1 + len(known))
     return most_bytes < limits.size_bytes
-
-
-def _bits(kind: DataType) -> int | None:
-    """Of a value; None if values differ."""
-    return _BITS.get(type(kind))
 
 
 def _python_nodes(job: Any) -> int:

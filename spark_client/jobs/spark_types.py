@@ -117,7 +117,7 @@ def check_key(field: StructField, where: str) -> None:
     a collation or a variant, at any depth: Arrow's types show neither.
     """
     key, kind = field.name, field.dataType
-    for part in _parts(kind):
+    for part in types_within(kind):
         collation = getattr(part, "collation", _BYTES)
         if collation != _BYTES:
             raise InvalidRequest(
@@ -149,14 +149,14 @@ def check_compared(struct: StructType, schema: pa.Schema, expression: Any, where
 
 def _uncomparable_type(field: StructField) -> str | None:
     """The type, if Spark compares its values not by their bytes."""
-    plain = all(getattr(part, "collation", _BYTES) == _BYTES for part in _parts(field.dataType))
+    plain = all(getattr(part, "collation", _BYTES) == _BYTES for part in types_within(field.dataType))
     return char_type(field) if plain else field.dataType.simpleString()
 
 
 def char_type(field: StructField) -> str | None:
     """``char(n)``, if the column of a table is one: Spark shows a string."""
-    said = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    return said if said.startswith("char(") else None
+    type_text = str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return type_text if type_text.startswith("char(") else None
 
 
 def batch_limits(spark: SparkSession) -> BatchLimits:
@@ -172,18 +172,19 @@ def _named_twice(kind: DataType) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
 
 
-def _parts(kind: DataType) -> Iterator[DataType]:
+def types_within(kind: DataType) -> Iterator[DataType]:
+    """The type, and all that it is made of."""
     yield kind
     if isinstance(kind, StructType):
         for field in kind:
-            yield from _parts(field.dataType)
+            yield from types_within(field.dataType)
     elif isinstance(kind, ArrayType):
-        yield from _parts(kind.elementType)
+        yield from types_within(kind.elementType)
     elif isinstance(kind, MapType):
-        yield from _parts(kind.keyType)
-        yield from _parts(kind.valueType)
+        yield from types_within(kind.keyType)
+        yield from types_within(kind.valueType)
     elif isinstance(kind, UserDefinedType):
-        yield from _parts(kind.sqlType())
+        yield from types_within(kind.sqlType())
 
 
 def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Schema:
@@ -203,7 +204,7 @@ def arrow_schema(spark: SparkSession, struct: StructType, stage: str) -> pa.Sche
             fields.extend(arrow_schema_of(StructType([field]), timezone=zone, large=large))
         except refusals as error:
             name = field.dataType.simpleString()
-            twice = next(filter(None, map(_named_twice, _parts(field.dataType))), None)
+            twice = next(filter(None, map(_named_twice, types_within(field.dataType))), None)
             if twice is not None:
                 raise InvalidRequest(
                     f"{stage}: a struct in column {field.name!r} has two fields of the name {twice!r}; rename one, for "

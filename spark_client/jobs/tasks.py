@@ -154,7 +154,8 @@ class ReadTask:
         how = Pass(limits=self.limits, memory=memory or self.memory())
         with task_span("reduce", self.parent) as facts:
             if facts is not None:
-                facts |= {"dataset": _named(self.source), "rows": 0, "bytes": 0}
+                name = self.source.dataset if isinstance(self.source, DatasetRef) else None
+                facts |= {"dataset": name, "rows": 0, "bytes": 0}
             for batches in self._of_pieces(rows, how):
                 if facts is None:
                     yield from batches
@@ -206,10 +207,6 @@ class ReadTask:
                         of_pair = isinstance(share, Sides)
                         batches = share.read_both(piece, how) if of_pair else _read(share, piece, how)
                         yield run(self.stages, batches, how)
-
-
-def _named(source: Any) -> str | None:
-    return source.dataset if isinstance(source, DatasetRef) else None
 
 
 def _share_of(source: Any, pieces: Sequence[PartitionSlice], memory: TaskMemory, opened: ExitStack) -> Any:

@@ -115,8 +115,8 @@ class TimedRows:
         entries[slice(None) if rows is None else rows] = self.held.index.find(matching)
         if valid is not None:
             entries[~valid] = -1
-        asked = np.flatnonzero(entries >= 0)
-        matches[asked] = self._nearest(entries[asked], times[asked])
+        candidates = np.flatnonzero(entries >= 0)
+        matches[candidates] = self._nearest(entries[candidates], times[candidates])
         return matches
 
     def _nearest(self, entries: Positions, times: NDArray[Any]) -> Positions:

@@ -126,15 +126,15 @@ class KeyIndex:
     def _compare(self, keys: Keys, places: Positions) -> None:
         """Go on to the next entry of the same hash where the keys differ."""
         assert self._keys is not None
-        asked = np.flatnonzero(places >= 0)
-        while len(asked):
-            ours = keys.take(asked) if len(asked) < len(keys) else keys
-            asked = asked[~ours.same(self._keys.take(places[asked]).columns)]
-            places[asked] += 1
-            others = self._hashes[places[asked]] != keys.hashes[asked]
-            others |= places[asked] == self.entries
-            places[asked[others]] = -1
-            asked = asked[~others]
+        pending = np.flatnonzero(places >= 0)
+        while len(pending):
+            ours = keys.take(pending) if len(pending) < len(keys) else keys
+            pending = pending[~ours.same(self._keys.take(places[pending]).columns)]
+            places[pending] += 1
+            others = self._hashes[places[pending]] != keys.hashes[pending]
+            others |= places[pending] == self.entries
+            places[pending[others]] = -1
+            pending = pending[~others]
 
 
 class _Range:
@@ -152,7 +152,9 @@ class _Range:
     def find(self, numbers: NDArray[np.int64]) -> Positions:
         # A number below the lowest wraps around, and is then above the highest.
         at = (numbers - self._low).view(np.uint64)
-        entries: Positions = self._entries[np.minimum(at, self._last)].astype(np.int64)
+        np.minimum(at, self._last, out=at)
+        # As signed ones: numpy copies unsigned places before it uses them.
+        entries: Positions = self._entries.take(at.view(np.int64), mode="clip").astype(np.int64)
         return entries
 
 

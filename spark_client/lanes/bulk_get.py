@@ -67,7 +67,7 @@ class BulkReader:
         self._beyond = beyond
         self._timeouts = server.timeouts
         self._target = target_of(location, ticket)
-        self._asked = ticket
+        self._ticket = ticket
         self._request_headers = {"Accept": ARROW_STREAM, **headers_for(server)}
         self._where = pool.location
         self._connection: Connection | None = None
@@ -98,10 +98,10 @@ class BulkReader:
 
     def _check_place(self) -> None:
         """Compare the answer's partition and first frame, if sent, with the request, which may be damaged."""
-        asked = self._asked
-        which = [asked.partition or 0] if asked.partitions is None else asked.partitions
-        of = f"{asked.dataset}/{','.join(map(str, which))}"
-        expected = {PARTITION_HEADER: of, FROM_TRAILER: str(asked.from_)}
+        ticket = self._ticket
+        which = [ticket.partition or 0] if ticket.partitions is None else ticket.partitions
+        of = f"{ticket.dataset}/{','.join(map(str, which))}"
+        expected = {PARTITION_HEADER: of, FROM_TRAILER: str(ticket.from_)}
         for name, value in expected.items():
             if self.headers.get(name, value) != value:
                 raise ConnectionResetError(f"asked for {value!r}, it answers {self.headers[name]!r} ({name})")

@@ -183,10 +183,10 @@ class Duplex:
     def _wait(self, events: int, until_seconds: float) -> bool:
         """Wait for one of the events, and read the arrived bytes; whether there were any."""
         self._poll.register(self._sock, events)
-        found = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
-        if not found:
+        ready = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
+        if not ready:
             raise TimeoutError(f"nothing for {self._stall_seconds:g} s")
-        return self._listen() if found[0][1] & ~select.POLLOUT else False
+        return self._listen() if ready[0][1] & ~select.POLLOUT else False
 
     def _listen(self) -> bool:
         """Read the arrived bytes, without waiting; whether there were any. Raises the server's error."""

@@ -156,12 +156,12 @@ class _FrameCursor:
         )
         if not is_wrong:
             return None
-        asked = f"frame {self._asked_from}" + (f" to before {self._until}" if ranged else "")
-        answered = f"frame {began}" + (f" to before {until}" if ranged else "")
+        request = f"frame {self._asked_from}" + (f" to before {self._until}" if ranged else "")
+        answer = f"frame {began}" + (f" to before {until}" if ranged else "")
         return (
-            f"{self.rows - self._rows_before} rows up to frame {self.next_frame}, last asked from {asked}; the server "
-            f"counts {totals.rows} rows in {totals.frames} frames, and says that it gave from {answered}; checksums "
-            f"{_hex(self._crc32c)} and {_hex(totals.crc32c)}"
+            f"{self.rows - self._rows_before} rows up to frame {self.next_frame}, last asked from {request}; the "
+            f"server counts {totals.rows} rows in {totals.frames} frames, and says that it gave from {answer}; "
+            f"checksums {_hex(self._crc32c)} and {_hex(totals.crc32c)}"
         )
 
     def _end(self, totals: ReadTotals) -> int:

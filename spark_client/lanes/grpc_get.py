@@ -147,8 +147,8 @@ class GrpcReader:
         if self._cancelled:
             raise Closed("the read was cancelled")
         with self._server.calling(self._ticket.dataset) as (client, self._call):
-            asked = {BATCHES_HEADER: AS_STORED, CHECKSUMS_HEADER: CHECKSUMS}
-            headers = [(name.encode(), value.encode()) for name, value in asked.items()]
+            call_headers = {BATCHES_HEADER: AS_STORED, CHECKSUMS_HEADER: CHECKSUMS}
+            headers = [(name.encode(), value.encode()) for name, value in call_headers.items()]
             options = flight.FlightCallOptions(timeout=self._server.timeouts.stream_seconds, headers=headers)
             ticket = self._ticket.encode()
             self._reader = client.do_get(flight.Ticket(ticket), options)

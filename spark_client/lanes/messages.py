@@ -155,13 +155,13 @@ class BufferCompressor:
         if not tried:
             return None
         data = list(_each(buffers, body))
-        found = {number: shrunk for number in tried if (shrunk := self._shrunk(number, data[number]))}
-        if not found:
+        replaced = {number: shrunk for number in tried if (shrunk := self._shrunk(number, data[number]))}
+        if not replaced:
             return None
         out = _Out()
         for number, (_, size_bytes) in enumerate(buffers):
-            if number in found:
-                out.add(struct.pack("<q", size_bytes), found[number])
+            if number in replaced:
+                out.add(struct.pack("<q", size_bytes), replaced[number])
             elif size_bytes:
                 out.add(_AS_IT_IS, *data[number])
             else:

@@ -261,20 +261,16 @@ def frames(batch: Any) -> Iterator[Any]:
 
     A larger row is one frame. So is a batch of list views or dense unions, see ``protocol.cutting``.
     """
-    size_bytes = _sent_bytes(batch)
+    size_bytes = int(pa.ipc.get_record_batch_size(batch))
     slices = [batch]
     if size_bytes > MAX_FRAME_BYTES:
         rows = batch.num_rows * FRAME_BYTES // size_bytes
-        slices = cut(batch, rows, _sent_bytes, limit_bytes=MOST_BYTES)
+        slices = cut(batch, rows, pa.ipc.get_record_batch_size, limit_bytes=MOST_BYTES)
     if len(slices) == 1:
         yield batch
         return
     for each in slices:
         yield from frames(each)  # again, because rows differ in size
-
-
-def _sent_bytes(batch: Any) -> int:
-    return int(pa.ipc.get_record_batch_size(batch))
 
 
 def as_reader(data: Any) -> pa.RecordBatchReader:

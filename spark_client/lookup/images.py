@@ -66,8 +66,8 @@ class Image:
         waiting: Positions | None = None
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
-            asked = keys if waiting is None else keys.take(waiting)
-            positions, rows = layer.find(asked)
+            searched = keys if waiting is None else keys.take(waiting)
+            positions, rows = layer.find(searched)
             if waiting is not None:
                 positions = waiting[positions]
             live = rows < layer.live
@@ -107,8 +107,8 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
     key_count = image.layers[0].key_count
     hashes = Keys.of(rows.columns[:key_count]).hashes
     keys, key_firsts = _groups(_columns(rows, key_count), hashes)
-    asked = _columns(Picker(rows).take(key_firsts), key_count)
-    before = image.find(Keys(tuple(asked.columns), hashes[key_firsts]))
+    changed_keys = _columns(Picker(rows).take(key_firsts), key_count)
+    before = image.find(Keys(tuple(changed_keys.columns), hashes[key_firsts]))
     # A cast would do the same, but makes invalid lists of nulls without a type.
     old = pa.RecordBatch.from_arrays(image.take(before, slice(None)).columns, schema=rows.schema)
     every = pa.concat_batches([old, rows])
@@ -124,7 +124,7 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
         kept = old.num_rows + asserted
     alive = np.zeros(len(key_firsts), np.bool_)
     alive[np.concatenate([before.positions, keys])[kept]] = True
-    gone = _keys_only(Picker(asked).take(np.flatnonzero(~alive)), rows.schema)
+    gone = _keys_only(Picker(changed_keys).take(np.flatnonzero(~alive)), rows.schema)
     return pa.concat_batches([Picker(every).take(kept), gone]), len(kept)
 
 

@@ -234,9 +234,9 @@ class Layer:
         if not self.rows or not len(keys):
             return nothing, nothing
         # Sorted, because neighbours in the index are then read one after the other.
-        asked = Index.of(keys.hashes)
-        hits, low, counts = self.index.find(asked.hashes)
-        positions = np.repeat(asked.numbers[hits], counts)
+        searched = Index.of(keys.hashes)
+        hits, low, counts = self.index.find(searched.hashes)
+        positions = np.repeat(searched.numbers[hits], counts)
         before = np.cumsum(counts) - counts
         places = np.arange(len(positions)) + np.repeat(low - before, counts)
         rows = Index(self.index.entries[places]).numbers

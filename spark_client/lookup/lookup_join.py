@@ -66,7 +66,7 @@ class Join:
         counts = np.bincount(matches.positions, minlength=batch.num_rows)
         before = np.concatenate([[0], np.cumsum(counts)])
         shown = np.maximum(counts, 1) if self.how == "left" else counts
-        left = _reorder(batch, self.first)
+        left = batch.select([*self.first, *(each for each in batch.schema.names if each not in self.first)])
         for rows, within in expanded(shown, PIECE_ROWS):
             numbers = np.where(counts[rows] > 0, before[rows] + within, -1)
             yield self._join(left, image, rows, matches, numbers)
@@ -83,11 +83,6 @@ class Join:
         if not has.all():
             right = spread(right, has)
         return pa.RecordBatch.from_arrays([*left.columns, *right.columns], schema=self.schema)
-
-
-def _reorder(batch: pa.RecordBatch, first: Sequence[str]) -> pa.RecordBatch:
-    rest = [name for name in batch.schema.names if name not in first]
-    return batch.select([*first, *rest])
 
 
 @dataclass(frozen=True)

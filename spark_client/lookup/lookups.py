@@ -74,7 +74,9 @@ class Lookups:
         spark = df.sparkSession
         self._owner.sessions.used(spark)
         struct = declared_struct(spark, df.schema, where)
-        left, ref, schema = arrow_schema(spark, struct, where), *self._find(name)
+        left = arrow_schema(spark, struct, where)
+        server = self._owner.servers.of(name)
+        ref, schema = DatasetRef.find(server, name), server.schema(name)
         pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}
         keys = _spelled(left, list(pairs), f"{where}: the DataFrame")
         for key in keys:
@@ -92,10 +94,6 @@ class Lookups:
         version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
         return df.mapInArrow(Portable(task.run), result)
-
-    def _find(self, name: str) -> tuple[DatasetRef, pa.Schema]:
-        server = self._owner.servers.of(name)
-        return DatasetRef.find(server, name), server.schema(name)
 
     def _content(
         self, spark: SparkSession, ref: DatasetRef, right: StructType, left: Sequence[pa.DataType]

@@ -131,11 +131,8 @@ def _ask_for_batch(content: LookupContent, files: HostFiles, batch: MicroBatch) 
 
 
 def _prefix(content: LookupContent, batch: MicroBatch) -> str:
-    return f"{content.application}-{_digest(f'{content.source.identity} {batch.query}')}n"
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    digest = hashlib.sha256(f"{content.source.identity} {batch.query}".encode()).hexdigest()[:20]
+    return f"{content.application}-{digest}n"
 
 
 _known: dict[str, int] = {}

@@ -76,7 +76,7 @@ AggregateFunction = Literal[
 Aggregations = Mapping[str, AggregateFunction | Sequence[AggregateFunction] | tuple[str, AggregateFunction]]
 
 
-class Asked(NamedTuple):
+class Aggregate(NamedTuple):
     """One result that the user asks for: ``name`` is None for Spark's name of it; ``column`` is ``*`` for rows;
     ``function`` is in ``reducing.FUNCTIONS``.
     """
@@ -86,7 +86,7 @@ class Asked(NamedTuple):
     function: str
 
 
-def _asked(exprs: Sequence[Any], named: Mapping[str, Any], stage: str) -> Iterator[Asked]:
+def _aggregates(exprs: Sequence[Any], named: Mapping[str, Any], stage: str) -> Iterator[Aggregate]:
     """The results, in their order. Raises InvalidRequest: another form, an unknown function, or a pair of other than
     two.
     """
@@ -107,10 +107,10 @@ def _asked(exprs: Sequence[Any], named: Mapping[str, Any], stage: str) -> Iterat
                     "one column are a list",
                     stage=stage,
                 )
-            yield Asked(name, value[0], _function(value[1], stage))
+            yield Aggregate(name, value[0], _function(value[1], stage))
         elif isinstance(value, list) or (isinstance(value, str) and name not in named):
             for each in value if isinstance(value, list) else [value]:
-                yield Asked(None, name, _function(each, stage))
+                yield Aggregate(None, name, _function(each, stage))
         else:
             raise InvalidRequest(
                 f"{stage}: {name!r} is {value!r}; it takes a pair of a column and a function, as in "
@@ -131,27 +131,27 @@ def _function(name: Any, stage: str) -> str:
 
 
 def _result(
-    steps: Steps, asked: Asked, columns: Mapping[str, str], stage: str
+    steps: Steps, aggregate: Aggregate, columns: Mapping[str, str], stage: str
 ) -> tuple[StructField, Computed]:
     """The result's column in Spark, and how it is computed; ``columns`` have the names as the schema spells them.
     Raises InvalidRequest: the function cannot take the column.
     """
-    function = FUNCTIONS[asked.function]
-    if asked.column == "*":
-        if asked.function != "count":
+    function = FUNCTIONS[aggregate.function]
+    if aggregate.column == "*":
+        if aggregate.function != "count":
             raise InvalidRequest(
-                f"{stage}: {asked.function} of '*'; only count takes all rows", stage=stage, column="*"
+                f"{stage}: {aggregate.function} of '*'; only count takes all rows", stage=stage, column="*"
             )
         rows = count_rows()
-        count = spark_field(asked.name or "count(1)", rows.type, stage)
+        count = spark_field(aggregate.name or "count(1)", rows.type, stage)
         count.nullable = rows.nullable
         return count, rows
-    field = steps.leg.fields[columns[asked.column]]
+    field = steps.leg.fields[columns[aggregate.column]]
     kind = steps.leg.schema.field(field.name).type
     if not function.accepts(kind):
         remedy = "make a column of one of its parts" if pa.types.is_nested(kind) else "cast it"
         raise InvalidRequest(
-            f"{stage}: {asked.function} takes {function.takes}, and column {field.name!r} is {kind}; {remedy} "
+            f"{stage}: {aggregate.function} takes {function.takes}, and column {field.name!r} is {kind}; {remedy} "
             "before, for example with select",
             stage=stage,
             column=field.name,
@@ -159,7 +159,7 @@ def _result(
     if function.compares:
         check_key(field, stage)
     how = function.make(field.name, kind)
-    result = spark_field(asked.name or function.label.format(field.name), how.type, stage)
+    result = spark_field(aggregate.name or function.label.format(field.name), how.type, stage)
     if function.keeps_type:
         # Spark's types say more than Arrow's: an interval's fields, a length of text.
         is_list = pa.types.is_list(how.type) and how.type != kind
@@ -178,7 +178,7 @@ def aggregated(
 ) -> AnySteps:
     """One row for each group of equal ``keys``, see :meth:`GroupedPipeline.agg`."""
     stage = stage_name(steps, "agg")
-    return _aggregated(steps, list(_asked(exprs, named, stage)), keys, partitions, stage)
+    return _aggregated(steps, list(_aggregates(exprs, named, stage)), keys, partitions, stage)
 
 
 @one_reading
@@ -192,7 +192,9 @@ def aggregate_all(
 @one_reading
 def counted_groups(steps: AnySteps, keys: tuple[str, ...], partitions: SupportsIndex | None) -> AnySteps:
     """How many rows each group has, as the column ``count``."""
-    return _aggregated(steps, [Asked("count", "*", "count")], keys, partitions, stage_name(steps, "count"))
+    return _aggregated(
+        steps, [Aggregate("count", "*", "count")], keys, partitions, stage_name(steps, "count")
+    )
 
 
 @one_reading
@@ -206,26 +208,26 @@ def reduced_columns(
     """The function of these columns, or of all numbers, keys too, as in Spark."""
     stage = stage_name(steps, function)
     numbers = (field.name for field in steps.leg.struct if isinstance(field.dataType, NumericType))
-    asked = [Asked(None, column, function) for column in cols or numbers]
-    return _aggregated(steps, asked, keys, partitions, stage)
+    aggregates = [Aggregate(None, column, function) for column in cols or numbers]
+    return _aggregated(steps, aggregates, keys, partitions, stage)
 
 
 def _aggregated(
     steps: AnySteps,
-    asked: Sequence[Asked],
+    aggregates: Sequence[Aggregate],
     keys: tuple[str, ...],
     partitions: SupportsIndex | None,
     stage: str,
 ) -> AnySteps:
-    if not asked:
+    if not aggregates:
         raise InvalidRequest(
             f'{stage}: it computes nothing; name columns and functions, as in {{"amount": "sum"}}, or use '
             "select and distinct for the keys alone",
             stage=stage,
         )
-    names = tuple(each.column for each in asked if each.column != "*")
+    names = tuple(each.column for each in aggregates if each.column != "*")
     columns = dict(zip(names, find_keys(steps, names, stage), strict=True))
-    computed = [_result(steps, each, columns, stage) for each in asked]
+    computed = [_result(steps, each, columns, stage) for each in aggregates]
     fields = [*_fields(steps, keys), *(field for field, _ in computed)]
     struct, result = declared(steps.spark, StructType(fields), stage)
     grouped, reduction, results = _reduce(steps, keys, computed, stage, partitions)

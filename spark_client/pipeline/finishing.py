@@ -73,7 +73,8 @@ def to_frame(steps: Steps, *cols: str) -> DataFrame:
 
 def count_rows(steps: Steps) -> int:
     """Run all steps; how many rows they give. Each task counts its own. A last exchange is not run, because it
-    changes no count, unless it is persisted: then the server knows it. Raises as :meth:`toDF`.
+    changes no count, unless it is persisted: then the server knows it. It is a run of the steps for :meth:`statistics`,
+    unless they are a DataFrame. Raises as :meth:`toDF`.
     """
     leg, part, known = steps.leg, steps.leg.single, None
     while part is not None and known is None and all(isinstance(stage, _SAME_COUNT) for stage in part.stages):
@@ -87,12 +88,14 @@ def count_rows(steps: Steps) -> int:
         leg, part = origin.leg, origin.leg.single
     struct = StructType([StructField("count", LongType(), nullable=False)])
     declared = Declared("count", pa.schema([pa.field("count", pa.int64(), nullable=False)]))
-    counts = replace(steps, leg=leg.with_stage(CountStage(declared), struct))
+    counts = leg.with_stage(CountStage(declared), struct)
 
     def rows(execution: Execution) -> int:
-        if known is not None:
-            return execution.sealed(known).rows
-        return sum(row[0] for row in _few_rows(counts, execution))
+        if known is None:
+            return sum(row[0] for row in _few_rows(steps, counts, execution))
+        sealed = execution.sealed(known)
+        _note(steps, execution)
+        return sealed.rows
 
     return running(steps, rows)
 
@@ -101,22 +104,23 @@ def last_rows(steps: Steps, stage: Stage, struct: StructType) -> list[Any]:
     """Run all steps, and one more, which makes few rows of them; these, of attempts that Spark has accepted. It is a
     run of the steps for :meth:`statistics`. Raises as :meth:`toDF`.
     """
-    last = replace(steps, leg=steps.leg.with_stage(stage, struct))
-
-    def rows(execution: Execution) -> list[Any]:
-        few = _few_rows(last, execution)
-        _runs[steps.leg] = _runs[last.leg]
-        return few
-
-    return running(steps, rows)
+    last = steps.leg.with_stage(stage, struct)
+    return running(steps, lambda execution: _few_rows(steps, last, execution))
 
 
-def _few_rows(steps: Steps, execution: Execution) -> list[Any]:
-    """The rows of a small result, each a tuple or one of Spark's."""
-    if (batches := _gathered(steps, execution)) is not None:
-        return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
-    with cancelled_by_ctrl_c(steps.spark):
-        return frame_of(steps, execution).collect()
+def _few_rows(steps: Steps, last: Leg, execution: Execution) -> list[Any]:
+    """The rows of ``last``, few, each a tuple or one of Spark's. It ends in a stage that the steps do not have, and its
+    run counts as theirs.
+    """
+    run = replace(steps, leg=last)
+    batches = _gathered(run, execution)
+    if batches is not None:
+        rows: list[Any] = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    else:
+        with cancelled_by_ctrl_c(steps.spark):
+            rows = frame_of(run, execution).collect()
+    _runs[steps.leg] = _runs[last]
+    return rows
 
 
 def to_local_iterator(steps: Steps, prefetchPartitions: bool = False) -> pa.RecordBatchReader:  # noqa: FBT001, FBT002 - Spark's arguments

@@ -266,8 +266,8 @@ class CogroupedPipeline(Generic[AnySteps]):
                     f"{name}: it takes DataFrames; only applyInArrow takes iterators", stage=name
                 )
             func = PandasCogroup(func, PandasForm(struct, declared.schema), with_keys)
-        asked = self._left._partitions if self._left._partitions is not None else self._right._partitions
-        pair, *placed = paired(left, right.leg, keys, asked, name)
+        partitions = self._left._partitions if self._left._partitions is not None else self._right._partitions
+        pair, *placed = paired(left, right.leg, keys, partitions, name)
         compared = tuple(key.form.compared for key in keys)
         first = GroupedSide(lefts, compared, left.leg.schema, placed[0])
         second = GroupedSide(rights, compared, right.leg.schema, placed[1])

@@ -92,9 +92,9 @@ class _Needs:
     def add_leg(self, leg: Leg, names: Names) -> None:
         """A leg of which these columns are needed."""
         for part in leg.parts:
-            for side, wanted in before(part, names)[0]:
+            for side, columns in before(part, names)[0]:
                 if isinstance(side, Exchange):
-                    self._of_readers.setdefault(side, set()).update(wanted)
+                    self._of_readers.setdefault(side, set()).update(columns)
 
 
 def before(part: PlanPart, names: Names) -> tuple[list[tuple[Exchange | Input, Names]], list[Names]]:
@@ -243,8 +243,8 @@ class _Plans:
             made.append(_of_pair(first, shown, rows_of(left), rows_of(right)))
             schema = made[0].declared.schema
         else:
-            ((_, wanted),) = reads
-            read, schema = self._origin(origin, wanted)
+            ((_, columns),) = reads
+            read, schema = self._origin(origin, columns)
         for stage, planned, shown in steps:
             if planned is None or schema is None:
                 made.append(stage)
@@ -272,10 +272,10 @@ class _Plans:
         schema = origin.schema
         if schema is None or origin.with_columns is None:
             return origin, schema
-        wanted = _some(names, schema)
-        if len(wanted) == len(schema.names):
+        columns = _some(names, schema)
+        if len(columns) == len(schema.names):
             return origin, schema
-        fewer = origin.with_columns(wanted)
+        fewer = origin.with_columns(columns)
         return fewer, fewer.schema
 
 

@@ -10,7 +10,9 @@ from .inner_names import (
     ReadMaxFiles,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
+    application_settings,
     arrow_schema_of,
+    begin,
     cloudpickle,
     collected,
     from_arrow_schema,
@@ -20,6 +22,7 @@ from .inner_names import (
     interrupts_kept,
     jobs_with_tag,
     numbers_rdd,
+    run_daemon,
     session_tag,
     worker_connection,
 )

@@ -109,6 +109,11 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     return RDD(rdd.asJavaRDD(), spark, spark.serializer)
 
 
+def begin(rdd: Any) -> None:
+    """Start the job of all its tasks, for which no call waits. What it gives, and whether it fails, is not seen."""
+    rdd._jrdd.countAsync()
+
+
 def collected(rdd: Any) -> list[Any]:
     """All rows, in the order of the tasks. Raises PythonException: a task's function has raised, as of a query;
     Py4JJavaError: the job has failed otherwise.
@@ -132,6 +137,20 @@ def session_tag(spark: Any) -> str:
 def jobs_with_tag(context: Any, tag: str) -> list[int]:
     """The jobs of Spark Classic that have the tag, also those that have ended."""
     return list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
+
+
+def run_daemon() -> None:
+    """Be PySpark's daemon, which forks the workers; it ends this process."""
+    from pyspark import daemon  # noqa: PLC0415 - of this process alone
+
+    daemon.manager()
+
+
+def application_settings(context: Any) -> Any:
+    """The JVM's settings of an application that runs, which a local master's tasks have, too. What is set there counts
+    from the next task on.
+    """
+    return context._jsc.sc().conf()
 
 
 def worker_connection() -> socket.socket | None:
@@ -163,7 +182,9 @@ __all__ = [
     "ReadMaxFiles",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "application_settings",
     "arrow_schema_of",
+    "begin",
     "cloudpickle",
     "collected",
     "from_arrow_schema",
@@ -173,6 +194,7 @@ __all__ = [
     "interrupts_kept",
     "jobs_with_tag",
     "numbers_rdd",
+    "run_daemon",
     "session_tag",
     "worker_connection",
 ]

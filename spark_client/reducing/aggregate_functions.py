@@ -123,12 +123,8 @@ def _product(column: str, kind: pa.DataType) -> Computed:  # noqa: ARG001 - as a
     return Computed((states.Product(column),), results.as_it_is, pa.float64())
 
 
-def _list_of(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("element", kind, nullable=False))
-
-
 def _values(column: str, kind: pa.DataType, *, distinct: bool) -> states.Values:
-    return states.Values(column, _list_of(kind), distinct)
+    return states.Values(column, pa.list_(pa.field("element", kind, nullable=False)), distinct)
 
 
 def _list(column: str, kind: pa.DataType, *, distinct: bool) -> Computed:

@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ class RowsInOrder:
         if find is None:
             return None
         kind = column.type
-        array = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        array = _one(column)
         valid = flags(array.is_valid()) if array.null_count else None
         present = None if valid is None else np.logical_or.reduceat(valid, self.starts)
         if kernel != "sum":
@@ -182,6 +183,7 @@ MERGED_ROWS = 4096
 """A merge of fewer rows takes no less time."""
 FEW_GROUPS = 1024
 """They fit the cache, of however many rows they are."""
+MERGED_ROWS_OF_FEW_GROUPS = 32 * 1024
 MERGED_COPIES = 4
 MERGED_ROW_BYTES = 160
 
@@ -222,22 +224,25 @@ class Reduction:
         return own(self._lift(batch), Lent())
 
     def lifted(self, batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-        """As :meth:`lift`, and each batch is merged by itself, as long as that leaves at most half of it, but many
-        groups.
+        """As :meth:`lift`, and each batch is merged by itself, as long as that leaves at most half of it. Of few groups
+        only large ones are: for these it takes less time than to copy the rows.
         """
-        merges = True
+        least_rows: float = MERGED_ROWS
         for batch in batches:
-            if not merges or batch.num_rows < MERGED_ROWS:
+            if batch.num_rows < least_rows:
                 yield self.lift(batch)
                 continue
             rows = self._lift(batch)
             table = self.merge([rows])
             if table.num_rows == rows.num_rows:
                 # Nothing was merged, and the table may be the rows as they came, in memory that is not its own.
-                merges = False
+                least_rows = inf
                 yield own(rows, Lent())
                 continue
-            merges = table.num_rows >= FEW_GROUPS and 2 * table.nbytes <= rows.nbytes
+            if 2 * table.nbytes > rows.nbytes:
+                least_rows = inf
+            else:
+                least_rows = MERGED_ROWS if table.num_rows >= FEW_GROUPS else MERGED_ROWS_OF_FEW_GROUPS
             yield from table.to_batches()
 
     def _lift(self, batch: Any) -> pa.RecordBatch:

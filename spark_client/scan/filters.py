@@ -4,11 +4,11 @@ In a task the filter looks at its own columns only, and the rows that it drops a
 cut before they are decoded. Arrow's engine evaluates it in the task's own thread, as ``steps.batch_stages`` says.
 
 Columns with dictionaries
-    Where all columns of a filter have dictionaries, as texts of Parquet often do, it is evaluated once for each
-    combination of their values, if those are fewer than the rows, and the rows look the result up. So texts are
-    compared some times, and not once for each row. A combination that no row has may fail: then rows are looked at.
-    So they are where the combinations would take more than ``LOOKED_UP_BYTES``: a text that one row has stands in as
-    many of them as the other columns have values.
+    Conditions that are joined by "and" are looked at apart. Where all columns of one have dictionaries, as texts of
+    Parquet often do, it is evaluated once for each combination of their values, if those are fewer than the rows, and
+    the rows look the result up. So texts are compared some times, and not decoded and compared for each row. A
+    combination that no row has may fail: then rows are looked at. So they are where the combinations would take more
+    than ``LOOKED_UP_BYTES``: a text that one row has stands in as many of them as the other columns have values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from operator import and_
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 
 from flight_server.keys import flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared, array_over, folded, is_repeatable, needed, parts_of
+from spark_client.arrow import Declared, array_over, conjuncts, folded, is_repeatable, needed, parts_of
 
 from .stored_texts import codes
 
@@ -100,26 +102,39 @@ LOOKED_UP_BYTES = 8 << 20
 _MASK = "kept"
 
 
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """An expression, and the columns that it is of. ``repeatable``: it is the same for equal rows."""
+
+    expression: Any
+    looked_at: tuple[str, ...]
+    repeatable: bool
+
+
 @dataclass(frozen=True)
 class KeptRows:
     """The rows for which ``expression`` is true; those for which it is null are dropped, as in SQL.
 
     Args:
         looked_at: the columns that it is of; of one that is of none, any.
+        conditions: those that it joins by "and"; one that is of no column looks at the first of these.
         names: the columns of the result.
-        repeatable: equal rows are all kept, or none of them.
     """
 
     expression: Any
     looked_at: tuple[str, ...]
+    conditions: tuple[Condition, ...]
     names: tuple[str, ...]
-    repeatable: bool
 
     @classmethod
     def by(cls, expression: Any, schema: pa.Schema, names: Sequence[str]) -> KeptRows:
         """By an expression that fits the schema."""
         looked_at = tuple(needed(expression, schema) or schema.names[:1])
-        return cls(expression, looked_at, tuple(names), is_repeatable(expression))
+        conditions = tuple(
+            Condition(each, tuple(needed(each, schema)) or looked_at[:1], is_repeatable(each))
+            for each in conjuncts(expression)
+        )
+        return cls(expression, looked_at, conditions, tuple(names))
 
     def of(self, batch: Any, declared: Declared) -> Any:
         """The kept rows of a batch, in which columns may have dictionaries, as ``declared``; None without any.
@@ -138,16 +153,34 @@ class KeptRows:
         return _part(declared, self.names).cast(shown)
 
     def _mask(self, batch: Any, declared: Declared) -> NDArray[np.bool_]:
-        rows, part = batch.select(self.looked_at), _part(declared, self.looked_at)
-        if self.repeatable and all(map(_has_dictionary, rows.columns)):
-            sizes = [1 + len(column.dictionary) for column in rows.columns]
-            if prod(sizes) * ROWS_FOR_EACH <= batch.num_rows and _are_small(rows.columns, sizes):
-                with suppress(pa.ArrowException):
-                    return self._looked_up(rows, sizes, part)
-        return self._evaluated(part.cast(rows))
+        coded = {name for name in self.looked_at if _has_dictionary(batch.column(name))}
+        looked_up = [each for each in self.conditions if each.repeatable and coded.issuperset(each.looked_at)]
+        others = [each for each in self.conditions if each not in looked_up]
+        mask = self._looked_up(looked_up, batch, declared) if looked_up else None
+        if mask is None:
+            return self._evaluated(self.expression, self._rows(self.conditions, batch, declared))
+        if others:
+            mask &= self._evaluated(_joined(others), self._rows(others, batch, declared))
+        return mask
 
-    def _looked_up(self, coded: Any, sizes: Sequence[int], part: Declared) -> NDArray[np.bool_]:
-        """As :meth:`_evaluated`, of columns that all have dictionaries; a null is the value after the last one."""
+    def _columns(self, conditions: Sequence[Condition]) -> list[str]:
+        return [name for name in self.looked_at if any(name in each.looked_at for each in conditions)]
+
+    def _rows(self, conditions: Sequence[Condition], batch: Any, declared: Declared) -> Any:
+        """What the conditions look at."""
+        names = self._columns(conditions)
+        return _part(declared, names).cast(batch.select(names))
+
+    def _looked_up(
+        self, conditions: Sequence[Condition], batch: Any, declared: Declared
+    ) -> NDArray[np.bool_] | None:
+        """Of each row, whether the conditions are true, by the values of their columns' dictionaries; None if rows are
+        to be evaluated. A null is the value after the last one.
+        """
+        coded = batch.select(self._columns(conditions))
+        sizes = [1 + len(column.dictionary) for column in coded.columns]
+        if prod(sizes) * ROWS_FOR_EACH > batch.num_rows or not _are_small(coded.columns, sizes):
+            return None
         places = np.indices(sizes).reshape(len(sizes), -1)
         places_of_rows = np.zeros(coded.num_rows, np.int64)
         columns = []
@@ -157,21 +190,29 @@ class KeptRows:
             places_of_rows *= size
             places_of_rows += codes(column)
         rows = pa.RecordBatch.from_arrays(columns, names=coded.schema.names)
-        return self._evaluated(part.cast(rows))[places_of_rows]
+        with suppress(pa.ArrowException):
+            part = _part(declared, rows.schema.names)
+            return self._evaluated(_joined(conditions), part.cast(rows))[places_of_rows]
+        return None
 
-    def _evaluated(self, rows: Any) -> NDArray[np.bool_]:
-        """Of each row, whether it is kept."""
+    @staticmethod
+    def _evaluated(expression: Any, rows: Any) -> NDArray[np.bool_]:
+        """Of each row, whether the expression is true."""
         from pyarrow import acero  # noqa: PLC0415 - a quarter of a second, which tasks without filters do without
 
         table = acero.TableSourceNodeOptions(pa.Table.from_batches([rows]))
-        project = acero.ProjectNodeOptions([self.expression], [_MASK])
+        project = acero.ProjectNodeOptions([expression], [_MASK])
         table_of_masks = acero.Declaration(
             "project", project, [acero.Declaration("table_source", table)]
         ).to_table(use_threads=False)
         chunks = table_of_masks.column(_MASK).chunks
         # Null is false.
         kept = [flags(each.fill_null(pa.scalar(value=False))) for each in chunks]
-        return np.concatenate([np.zeros(0, np.bool_), *kept])
+        return kept[0] if len(kept) == 1 else np.concatenate([np.zeros(0, np.bool_), *kept])
+
+
+def _joined(conditions: Sequence[Condition]) -> Any:
+    return reduce(and_, (each.expression for each in conditions))
 
 
 def _part(declared: Declared, names: Sequence[str]) -> Declared:

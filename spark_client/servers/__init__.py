@@ -2,28 +2,8 @@
 ``DatasetMachine`` decides, without I/O; ``DriverLoop`` makes its calls; ``ServerList`` asks servers for people.
 """
 
-from .dataset_machine import (
-    RERUNS,
-    DatasetMachine,
-    DriverCall,
-    Drop,
-    Fail,
-    FindObject,
-    HeldState,
-    Holder,
-    HolderKind,
-    Look,
-    Patience,
-    PlannedDataset,
-    RemoveObjects,
-    Renew,
-    Report,
-    RunJob,
-    Scope,
-    Seal,
-    WrittenPortion,
-    server_lost,
-)
+from .dataset_machine import RERUNS, Holder, HolderKind, Scope, WrittenPortion
+from .driver_calls import PlannedDataset, Report, RunJob
 from .driver_loop import DriverLoop
 from .server_list import DriverServer, ServerList, owner_of, place
-from .server_table import Presence, ServerStart, ServerTable
+from .server_table import ServerStart

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 from flight_server.protocol import (
     Conflict,
@@ -49,6 +49,21 @@ from flight_server.protocol import (
 )
 from spark_client.connection import AWAY, TimedOut, sent_elsewhere
 
+from .driver_calls import (
+    DriverCall,
+    Drop,
+    Fail,
+    FindObject,
+    Look,
+    Patience,
+    PlannedDataset,
+    RemoveObjects,
+    Renew,
+    Report,
+    RunJob,
+    Seal,
+    ServerCall,
+)
 from .partition_sizes import PartitionSizes, SealTotals, filled_bits
 from .server_table import Presence, ServerStart, ServerTable
 
@@ -83,136 +98,6 @@ class Scope:
 
     def __init__(self) -> None:
         self.datasets: dict[str, None] = {}
-
-
-class PlannedDataset(NamedTuple):
-    """A dataset that a job is to write. ``offload``: the prefix below which its servers keep it as objects, too."""
-
-    partitions: int
-    offload: str | None = None
-
-
-class Report(NamedTuple):
-    """A task's, whose attempt Spark has accepted: this server has committed it."""
-
-    dataset: str
-    producer: int
-    attempt: str
-    server: ServerStart
-    locations: tuple[str, ...] = ()
-    rows: int = 0
-    size_bytes: int = 0
-
-
-class Patience(StrEnum):
-    """How long the driver waits for an answer."""
-
-    BRIEF = "briefly"
-    """The call can be made later, or left out."""
-    ANSWER = "for an answer"
-    """A job needs it: up to the deadline of a call. A refusal is an answer."""
-    RESTART = "for a restart"
-    """A job needs a server, whichever start answers: a refusal is no answer, either."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Ask the server for its start."""
-
-    location: str
-    job: int
-    patience: Patience = Patience.BRIEF
-
-
-@dataclass(frozen=True, slots=True)
-class RunJob:
-    """Run the job's tasks. They write under these generations, by dataset, to the servers at ``locations``, or, if
-    there are none, to those that they start. Its end is an event of its own.
-    """
-
-    job: int
-    run: int
-    generations: Mapping[str, str]
-    locations: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """Make exactly these attempts readable on the server. Twice is fine.
-
-    Args:
-        attempts: by producer.
-        servers: all that hold a portion.
-        largest: the answer names the sizes of so many partitions, the largest, and the others' sum
-            (``PartitionSizes``); None: all sizes.
-        offload: the prefix below which the server keeps what it has as an object, too.
-    """
-
-    server: ServerStart
-    dataset: str
-    generation: str
-    attempts: Mapping[int, str] = field(repr=False)
-    servers: tuple[ServerPortion, ...] = field(repr=False)
-    largest: int | None = None
-    offload: str | None = None
-
-    @property
-    def location(self) -> str:
-        return self.server.location
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """Renew the lease of the dataset on the server. ``start``: of the one that has a portion; empty while the dataset
-    is written, and the server may have nothing of it yet.
-    """
-
-    location: str
-    dataset: str
-    generation: str
-    start: str = ""
-    patience: Patience = Patience.BRIEF
-
-
-@dataclass(frozen=True, slots=True)
-class FindObject:
-    """Look whether the object of a portion, whose server is lost, is there. Its failure is that it is not."""
-
-    address: str
-    dataset: str
-    generation: str
-    start: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Drop this generation of the dataset on the server. Its refusal changes nothing: the lease ends."""
-
-    location: str
-    dataset: str
-    generation: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveObjects:
-    """Delete the objects of this generation below the prefix. Its failure changes nothing."""
-
-    prefix: str
-    dataset: str
-    generation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """Raise the error where the job is waited for. Nothing of it is kept."""
-
-    job: int
-    error: Exception
-
-
-ServerCall = Look | Seal | Renew | Drop | FindObject | RemoveObjects
-"""A call to a server or to shared storage, whose end is an event."""
-DriverCall = ServerCall | RunJob | Fail
 
 
 def server_lost(server: ServerStart, dataset: str, run: int) -> ServerLost:
@@ -348,9 +233,8 @@ class DatasetMachine:
     one monotonic clock.
     """
 
-    def __init__(self, servers: ServerTable, reruns: int = RERUNS) -> None:
+    def __init__(self, servers: ServerTable) -> None:
         self.servers = servers
-        self._reruns = reruns
         self._datasets: dict[str, _Dataset] = {}
         self._jobs: dict[int, _Job] = {}
         self._planned = 0
@@ -461,10 +345,10 @@ class DatasetMachine:
         looks += [Look(each, job.number) for each in others]
         if not failed:
             looks = [each for each in looks if not self.servers.is_fresh(each.location, now_seconds)]
-        return self._asked(job, looks) or self._looked(job, now_seconds)
+        return self._calls_of_looks(job, looks) or self._looked(job, now_seconds)
 
     @staticmethod
-    def _asked(job: _Job, looks: Sequence[Look]) -> list[DriverCall]:
+    def _calls_of_looks(job: _Job, looks: Sequence[Look]) -> list[DriverCall]:
         job.looks = {each.location: None for each in looks}
         return [*looks]
 
@@ -481,13 +365,15 @@ class DatasetMachine:
                 return self._give_up(job, job.error)
             job.losses.append(server_lost(lost[0], job.datasets[0], job.run))
             job.error = None
-        if job.run > self._reruns:
+        if job.run > RERUNS:
             return self._give_up(job, job.losses[-1])
         locations = self.servers.answering(job.candidates)
         if job.candidates and not locations:
             if not job.has_insisted:
                 job.has_insisted = True
-                return self._asked(job, [Look(each, job.number, Patience.RESTART) for each in job.candidates])
+                return self._calls_of_looks(
+                    job, [Look(each, job.number, Patience.RESTART) for each in job.candidates]
+                )
             return self._give_up(
                 job, job.unreached or Unavailable("each server that answered was lost again")
             )

@@ -38,14 +38,12 @@ from flight_server.protocol import (
 from spark_client.connection import AWAY, TimedOut, Unreachable, refuses
 from spark_client.lanes import store_of
 
-from .dataset_machine import (
-    DatasetMachine,
+from .dataset_machine import DatasetMachine, HeldState, Holder
+from .driver_calls import (
     DriverCall,
     Drop,
     Fail,
     FindObject,
-    HeldState,
-    Holder,
     Look,
     Patience,
     PlannedDataset,
@@ -289,22 +287,22 @@ class DriverLoop:
                     files.delete_dir(path)
                 return {}
             case Look():
-                answer = self._asked(call.location, "locations", b"", call.patience)
+                answer = self._call_action(call.location, "locations", b"", call.patience)
                 self.put_locations[call.location] = tuple(answer.get("put_locations", ()))
                 return answer
             case Renew():
                 body = DatasetRequest(call.dataset, call.generation).encode()
-                return self._asked(call.location, "renew", body, call.patience)
+                return self._call_action(call.location, "renew", body, call.patience)
             case Drop():
                 body = DatasetRequest(call.dataset, call.generation).encode()
                 try:
-                    return self._asked(call.location, "drop", body, Patience.BRIEF)
+                    return self._call_action(call.location, "drop", body, Patience.BRIEF)
                 except NotFound:
                     return {}
             case Seal():
                 return self._sealed(call)
 
-    def _asked(self, location: str, action: str, body: bytes, patience: Patience) -> dict[str, Any]:
+    def _call_action(self, location: str, action: str, body: bytes, patience: Patience) -> dict[str, Any]:
         server = self.servers.at(location)
         seconds: float | None = None
         if patience is Patience.BRIEF:

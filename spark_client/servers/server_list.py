@@ -120,7 +120,7 @@ class ServerList:
         return tuple(each for each in self.table.locations if own is None or each != own.location)
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def all_locations(self) -> tuple[str, ...]:
         """:attr:`locations`, and that of the driver's server if it was started."""
         own = self._own
         return (*self.locations, *(() if own is None else (own.location,)))
@@ -170,7 +170,7 @@ class ServerList:
             FlightShuffleError: no server has answered.
             NotFound: all have, and none has the dataset.
         """
-        locations = self.asked or (self.main.location,)
+        locations = self.all_locations or (self.main.location,)
         how: dict[str, Any] = {} if len(locations) == 1 else {"timeout_seconds": _SECONDS, "once": True}
 
         def ask(server: RemoteServer) -> T | FlightShuffleError:
@@ -216,7 +216,7 @@ class ServerList:
                 server.action("drain", timeout_seconds=_SECONDS, once=True)
 
         if self.home is not None:
-            every = [each for found in self.each(workers, self.locations) for each in found]
+            every = [each for locations in self.each(workers, self.locations) for each in locations]
             self.each(drain, dict.fromkeys(every))
             self.table.forget_all()
             self.home.close()
@@ -257,13 +257,13 @@ def _turn(producer: int, servers: int) -> int:
 def combined(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The answers of servers to the action ``statistics``, at least one, without ``servers``."""
     answers = [*{_start(each) or number: each for number, each in enumerate(answers)}.values()]
-    found: dict[str, Any] = _together("", [{**each, "datasets": {}} for each in answers])
-    found.pop("servers", None)
+    total: dict[str, Any] = _together("", [{**each, "datasets": {}} for each in answers])
+    total.pop("servers", None)
     names = dict.fromkeys(name for answer in answers for name in answer["datasets"])
-    found["datasets"] = {name: _dataset([each["datasets"].get(name) for each in answers]) for name in names}
-    if "count" in found:
-        found["count"] = len(names) + sum(each["count"] - len(each["datasets"]) for each in answers)
-    return found
+    total["datasets"] = {name: _dataset([each["datasets"].get(name) for each in answers]) for name in names}
+    if "count" in total:
+        total["count"] = len(names) + sum(each["count"] - len(each["datasets"]) for each in answers)
+    return total
 
 
 def listed(answers: Mapping[str, Mapping[str, Any]], gone: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -274,20 +274,20 @@ def listed(answers: Mapping[str, Mapping[str, Any]], gone: Sequence[dict[str, An
         answers: by location.
         gone: those that did not answer, each with its ``location``, ``start`` and the reason.
     """
-    found = [
+    servers = [
         dict(answer["servers"][0], location=location)
         for location, answer in answers.items()
         if answer.get("servers")
     ]
-    found += gone
-    locations, starts = {each["location"] for each in found}, {each["start"] for each in found}
+    servers += gone
+    locations, starts = {each["location"] for each in servers}, {each["start"] for each in servers}
     for answer in answers.values():
         for each in answer.get("servers", [])[1:]:
             if each["location"] not in locations and (each["start"] is None or each["start"] not in starts):
-                found.append(each)
+                servers.append(each)
                 locations.add(each["location"])
                 starts.add(each["start"])
-    return found
+    return servers
 
 
 def _start(answer: Mapping[str, Any]) -> str | None:
@@ -302,8 +302,8 @@ def _dataset(portions: Sequence[Any]) -> Any:
     # Only an answer about one dataset has starts.
     by_start = {tuple(each.get("starts", [number])): each for number, each in enumerate(held)}
     parts = [each for each in by_start.values() if each["generation"] == last]
-    found = _together("", parts)
-    return {**found, "whole": None} if len(parts) == found["server_count"] else found
+    dataset = _together("", parts)
+    return {**dataset, "whole": None} if len(parts) == dataset["server_count"] else dataset
 
 
 def _together(name: str, values: Sequence[Any]) -> Any:

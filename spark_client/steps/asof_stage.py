@@ -85,12 +85,12 @@ class AsofStage(OwnStage):
     def _match(self, batch: pa.RecordBatch, rows: TimedRows) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             return
-        found = rows.match(batch, self.plan.left)
-        valid = found >= 0
+        matches = rows.match(batch, self.plan.left)
+        valid = matches >= 0
         ours = batch.select(self.plan.side(left=True).schema.names)
-        weights = row_weights(ours) + sizes_of(rows.held.sizes, found, valid)
+        weights = row_weights(ours) + sizes_of(rows.held.sizes, matches, valid)
         for start, end in pieces(weights):
-            theirs = rows.held.take(found[start:end], valid[start:end])
+            theirs = rows.held.take(matches[start:end], valid[start:end])
             yield self.plan.assembled(end - start, ours.slice(start, end - start), theirs)
 
     def _merge(
@@ -177,20 +177,20 @@ class _Sorted:
         keys, rows = self._keys.of(batch)
         times, valid = self._as_of.times(batch.column(self._as_of.left if self._left else self._as_of.right))
         columns = [*keys.columns, array_over(times if rows is None else times[rows])]
-        there = np.arange(batch.num_rows) if rows is None else rows
+        complete = np.arange(batch.num_rows) if rows is None else rows
         if valid is not None:
-            chosen = valid[there]
+            chosen = valid[complete]
             columns = [column.filter(_mask(chosen)) for column in columns]
-            there = there[chosen]
+            complete = complete[chosen]
         names = [f"\0{number}" for number in range(len(columns))]
         self._order = [SortKey(name) for name in names]
-        if len(there) < batch.num_rows:
+        if len(complete) < batch.num_rows:
             if self._left:
                 at = np.full(batch.num_rows, -1, np.int64)
-                at[there] = np.arange(len(there))
+                at[complete] = np.arange(len(complete))
                 columns = [column.take(pa.array(at, mask=at < 0)) for column in columns]
             else:
-                batch = Picker(batch).take(there)
+                batch = Picker(batch).take(complete)
         fields = [pa.field(name, column.type) for name, column in zip(names, columns, strict=True)]
         return pa.RecordBatch.from_arrays(
             [*batch.columns, *columns], schema=pa.schema([*batch.schema, *fields])

@@ -35,17 +35,17 @@ BATCH_BYTES = 4 * 1024 * 1024
 Call = Callable[[], Iterable[Any]]
 
 
-def table_of(declared: Declared, fn: Callable[..., Any], *given: Any) -> Iterable[Any]:
+def table_of(declared: Declared, fn: Callable[..., Any], *args: Any) -> Iterable[Any]:
     """The result of a function that must give a table. Raises InvalidRequest."""
-    result = fn(*given)
+    result = fn(*args)
     if not isinstance(result, pa.Table):
         raise unexpected(result, pa.Table, declared.stage)
     return (result,)
 
 
-def batches_of(declared: Declared, fn: Callable[..., Any], *given: Any) -> Iterator[Any]:
+def batches_of(declared: Declared, fn: Callable[..., Any], *args: Any) -> Iterator[Any]:
     """The results of a function that must give batches, one by one. Raises InvalidRequest."""
-    for result in iterable(fn(*given), declared.stage, "an iterator"):
+    for result in iterable(fn(*args), declared.stage, "an iterator"):
         if not isinstance(result, pa.RecordBatch):
             raise unexpected(result, pa.RecordBatch, declared.stage)
         yield result
@@ -123,8 +123,8 @@ class _Grouping:
             batches = [rows.take_all() for rows in window.sides]
             for keys, tables in groups(batches, sides, with_keys=self.with_keys, check=check):
                 if self.iterates:
-                    given = [how.limits.cut(iter(table.to_batches())) for table in tables]
-                    yield Lent(*tables), self._call(batches_of, keys, given)
+                    pieces = [how.limits.cut(iter(table.to_batches())) for table in tables]
+                    yield Lent(*tables), self._call(batches_of, keys, pieces)
                 else:
                     yield Lent(*tables), self._call(table_of, keys, tables)
 
@@ -134,19 +134,19 @@ class _Grouping:
         """The calls for rows whose keys have one hash, and which may be more than the budget."""
         known = KnownKeys()
         firsts = [known.firsts(side, rows) for side, rows in zip(sides, window.sides, strict=True)]
-        for side, found in zip(sides, firsts, strict=True):
-            for keys in found.values():
+        for side, by_number in zip(sides, firsts, strict=True):
+            for keys in by_number.values():
                 self._check(how, side, keys)
         for number in range(known.count):
-            keys = next(found[number] for found in firsts if number in found)
+            keys = next(by_number[number] for by_number in firsts if number in by_number)
             scalars = tuple([column[0] for column in keys.columns])
-            given = [
-                known.rows(number, side, rows) if number in found else iter(())
-                for side, rows, found in zip(sides, window.sides, firsts, strict=True)
+            rows_of_key = [
+                known.rows(number, side, rows) if number in by_number else iter(())
+                for side, rows, by_number in zip(sides, window.sides, firsts, strict=True)
             ]
             if self.iterates:
                 lent = Lent()
-                first, *others = given
+                first, *others = rows_of_key
                 cut = [how.limits.cut(first, lent), *map(how.limits.cut, others)]
                 yield lent, self._call(batches_of, scalars, cut)
                 continue
@@ -154,13 +154,13 @@ class _Grouping:
             tables = [
                 pa.Table.from_batches(pieces, side.schema) if pieces else side.schema.empty_table()
                 for side, pieces in zip(
-                    sides, (together(list(each), CHUNK_BYTES) for each in given), strict=True
+                    sides, (together(list(each), CHUNK_BYTES) for each in rows_of_key), strict=True
                 )
             ]
             yield Lent(*tables), self._call(table_of, scalars, tables)
 
-    def _call(self, results: Callable[..., Any], keys: tuple[Any, ...], given: Sequence[Any]) -> Call:
-        return partial(results, self.declared, self.fn, *((keys,) if self.with_keys else ()), *given)
+    def _call(self, results: Callable[..., Any], keys: tuple[Any, ...], args: Sequence[Any]) -> Call:
+        return partial(results, self.declared, self.fn, *((keys,) if self.with_keys else ()), *args)
 
     def _check(self, how: Pass, side: GroupedSide, keys: pa.RecordBatch) -> None:
         if side.placed is not None and how.partition is not None:

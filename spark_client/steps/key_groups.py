@@ -87,14 +87,14 @@ def groups(
     codes = group_codes([pa.chunked_array(parts) for parts in zip(*keys, strict=True)])
     del keys
     count = int(values(codes, np.int32).max()) + 1
-    start, found = 0, list[_Sorted]()
+    start, sorted_sides = 0, list[_Sorted]()
     for side, each in zip(sides, rows, strict=True):
-        found.append(_Sorted(side, each, codes.slice(start, each.count), count, weighed=not small))
+        sorted_sides.append(_Sorted(side, each, codes.slice(start, each.count), count, weighed=not small))
         start += each.count
     del rows, codes
-    before: NDArray[np.int64] = np.sum([each.before for each in found], axis=0)
+    before: NDArray[np.int64] = np.sum([each.before for each in sorted_sides], axis=0)
     for first, last in cuts(before, 0, count, WINDOW_BYTES):
-        parts = [each.rows_of(first, last) for each in found]
+        parts = [each.rows_of(first, last) for each in sorted_sides]
         for side, (_, _, keyed) in zip(sides, parts, strict=True):
             check(side, keyed)
         slices = [_slices(table, starts) for table, starts, _ in parts]
@@ -143,16 +143,16 @@ def _slices(table: pa.Table, starts: list[int]) -> Iterator[pa.Table]:
 
 def _scalars(parts: Sequence[Part]) -> Iterator[tuple[Any, ...]]:
     """The keys of each group, of the first side that has rows of it."""
-    found = [zip(*keyed.columns, strict=True) for _, _, keyed in parts]
-    if len(found) == 1:
-        yield from found[0]
+    scalars = [zip(*keyed.columns, strict=True) for _, _, keyed in parts]
+    if len(scalars) == 1:
+        yield from scalars[0]
         return
     for at in range(len(parts[0][1]) - 1):
         yield next(
             keys
             for keys in [
                 next(each) if starts[at] < starts[at + 1] else None
-                for each, (_, starts, _) in zip(found, parts, strict=True)
+                for each, (_, starts, _) in zip(scalars, parts, strict=True)
             ]
             if keys is not None
         )
@@ -184,13 +184,13 @@ class KnownKeys:
 
     def firsts(self, side: GroupedSide, batches: Iterable[pa.RecordBatch]) -> dict[int, pa.RecordBatch]:
         """The number of each key of these batches, and the key's columns in its first row."""
-        found: dict[int, pa.RecordBatch] = {}
+        firsts: dict[int, pa.RecordBatch] = {}
         for batch in batches:
             codes, rows = np.unique(self.codes(side.key_columns(batch)), return_index=True)
             for code, row in zip(codes.tolist(), rows.tolist(), strict=True):
-                if code not in found:
-                    found[code] = batch.select(side.keys).take(array_over(np.array([row])))
-        return found
+                if code not in firsts:
+                    firsts[code] = batch.select(side.keys).take(array_over(np.array([row])))
+        return firsts
 
     def rows(
         self, code: int, side: GroupedSide, batches: Iterable[pa.RecordBatch]

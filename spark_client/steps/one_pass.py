@@ -213,12 +213,12 @@ def _note(error: Exception, text: str) -> None:
         error.add_note(text)
 
 
-def iterable(result: Any, stage: str, wanted: str) -> Iterable[Any]:
-    """The result of a function, if one can iterate over it as ``wanted``. Raises InvalidRequest."""
+def iterable(result: Any, stage: str, expected: str) -> Iterable[Any]:
+    """The result of a function, if one can iterate over it as ``expected``. Raises InvalidRequest."""
     if isinstance(result, Iterable) and not isinstance(result, pa.Table | pa.RecordBatch):
         return result
     raise InvalidRequest(
-        f"{stage}: the function returned {type(result).__name__}; it must return {wanted} of "
+        f"{stage}: the function returned {type(result).__name__}; it must return {expected} of "
         "pyarrow.RecordBatch, for example by `yield batch`",
         stage=stage,
     )

@@ -81,9 +81,9 @@ class PandasCogroup:
     form: PandasForm
     with_keys: bool
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """A table; errors as :meth:`PandasForm.mapped`."""
-        *keys, left, right = given
+        *keys, left, right = args
         first = (self.form.key(keys[0]),) if self.with_keys else ()
         grouped = self.form.conversion.grouped
         return pa.Table.from_batches([self.form.grouped(self.fn(*first, grouped(left), grouped(right)))])
@@ -98,9 +98,9 @@ class PandasGroup:
     with_keys: bool
     iterates: bool
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *args: Any) -> Any:
         """A table, or an iterator of batches; errors as :meth:`PandasForm.mapped`."""
-        *keys, rows = given
+        *keys, rows = args
         first = (self.form.key(keys[0]),) if self.with_keys else ()
         grouped = self.form.conversion.grouped
         if self.iterates:
@@ -114,8 +114,8 @@ def _frames(results: Any) -> Iterator[Any]:
     from pyspark.errors import PySparkTypeError  # noqa: PLC0415 - as above
 
     def refused(actual: str) -> Exception:
-        given = {"expected": "iterator of pandas.DataFrame", "actual": actual}
-        return PySparkTypeError(errorClass="UDF_RETURN_TYPE", messageParameters=given)
+        parameters = {"expected": "iterator of pandas.DataFrame", "actual": actual}
+        return PySparkTypeError(errorClass="UDF_RETURN_TYPE", messageParameters=parameters)
 
     if not isinstance(results, Iterable):
         raise refused(type(results).__name__)

@@ -44,7 +44,7 @@ class SampleStage(OwnStage):
             # Of the rows, those with the smallest numbers are the sample: each row's chance is the same.
             sample.add(batch.select(list(self.columns)), random.random(batch.num_rows))
         if sample.seen:
-            rows = sample.taken()
+            rows = sample.rows()
             weights = array_over(np.full(rows.num_rows, sample.seen / rows.num_rows))
             yield pa.RecordBatch.from_arrays([*rows.columns, weights], schema=self.declared.schema)
 
@@ -75,7 +75,7 @@ class _Sample:
         if self._held > 2 * self._most:
             self._shrink()
 
-    def taken(self) -> pa.RecordBatch:
+    def rows(self) -> pa.RecordBatch:
         self._shrink()
         return self._rows[0]
 

@@ -49,22 +49,22 @@ class _InSession:
     zone: str
     large: bool
 
-    def __call__(self, *given: Any) -> Any:
-        return self.fn(*map(self._typed, given))
+    def __call__(self, *args: Any) -> Any:
+        return self.fn(*map(self._typed, args))
 
     def has(self, schema: pa.Schema) -> bool:
         """Whether the types are already those of the session."""
         return all(self._type(kind) == kind for kind in schema.types)
 
-    def _typed(self, given: Any) -> Any:
-        if isinstance(given, tuple):
-            return tuple([key.cast(self._type(key.type)) for key in given])
-        if not isinstance(given, pa.RecordBatch | pa.Table):
-            return map(self._typed, given)
-        schema = given.schema
+    def _typed(self, argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            return tuple([key.cast(self._type(key.type)) for key in argument])
+        if not isinstance(argument, pa.RecordBatch | pa.Table):
+            return map(self._typed, argument)
+        schema = argument.schema
         if self.has(schema):
-            return given
-        return given.cast(
+            return argument
+        return argument.cast(
             pa.schema([field.with_type(self._type(field.type)) for field in schema], schema.metadata)
         )
 

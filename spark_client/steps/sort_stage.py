@@ -48,23 +48,23 @@ class TopStage(OwnStage):
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
         """The rows, at the end of the input."""
-        found: list[pa.RecordBatch] = []
+        candidates: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         bound: SortCodes | None = None
         for batch in batches:
             chosen = self._before(batch, bound)
-            found.append(chosen)
+            candidates.append(chosen)
             rows, size_bytes = rows + chosen.num_rows, size_bytes + chosen.nbytes
             if rows < self.rows + _GATHERED_ROWS and 2 * size_bytes <= how.memory.budget_bytes:
                 continue
-            top, bound = self._top(found)
-            found, rows, size_bytes = [top], top.num_rows, top.nbytes
+            top, bound = self._top(candidates)
+            candidates, rows, size_bytes = [top], top.num_rows, top.nbytes
             if 4 * size_bytes > how.memory.budget_bytes:
                 yield from cut(top)
                 yield from batches
                 return
         if rows:
-            yield from cut(self._top(found)[0])
+            yield from cut(self._top(candidates)[0])
 
     def _before(self, batch: pa.RecordBatch, bound: SortCodes | None) -> pa.RecordBatch:
         """A copy of the rows that are before the bound: an equal one comes after the rows that were there."""

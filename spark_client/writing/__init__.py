@@ -23,7 +23,8 @@ What each crash leaves
     a task, before its report                   hidden files; the end of the write removes them
     a task, after its report, or beside it      the same: files of the other attempt have other names
     a task that outlives the write              hidden files, which the next write removes; of a table a file in the
-                                                write's folder, which the table's own clean-up (vacuum) removes
+                                                write's folder, which the table's own clean-up removes (Delta's
+                                                full ``vacuum``, Iceberg's ``remove_orphan_files``)
     the driver, before its commit               hidden files, which the next write removes
     the driver, in its commit                   a journal, and some of the new files: the next write undoes it
     the driver, after the last file's name      a journal, and perhaps old files beside the new ones: the next write
@@ -35,7 +36,6 @@ What each crash leaves
 
 from .delta_table import DeltaFiles
 from .file_stage import REPORT, FileLayout, FileStage, WrittenFile
-from .folder_write import FolderWrite
 from .iceberg_table import IcebergFiles
 from .parquet_folder import MODES, ParquetFolder
 from .publication import Publication

@@ -135,18 +135,18 @@ class DeltaFiles(TableFiles):
     def _check(self, table: Any, names: Sequence[str]) -> None:
         """Raise InvalidRequest: the table has a column that is not among the names, or asks for what tasks do not."""
         settings, columns = table.metadata().configuration, table.schema().fields
-        asked = [name for name in settings if name.startswith("delta.constraints.")]
-        asked += [key for each in columns for key in each.metadata if key.startswith(_OF_COLUMNS)]
+        features = [name for name in settings if name.startswith("delta.constraints.")]
+        features += [key for each in columns for key in each.metadata if key.startswith(_OF_COLUMNS)]
         if settings.get("delta.columnMapping.mode", "none") != "none":
-            asked.append("delta.columnMapping.mode")
+            features.append("delta.columnMapping.mode")
         if settings.get("delta.appendOnly") == "true" and self.mode == "overwrite":
             raise InvalidRequest(
                 f"{self.where}: {self.name} has delta.appendOnly, and so no overwrite; append to it"
             )
-        if asked:
+        if features:
             raise InvalidRequest(
-                f"{self.where}: {self.name} has {asked[0]}, which files of tasks would not keep; write it by deltalake "
-                "or Spark: .toDF().write"
+                f"{self.where}: {self.name} has {features[0]}, which files of tasks would not keep; write it by "
+                "deltalake or Spark: .toDF().write"
             )
         missing = [each.name for each in columns if each.name not in names]
         if missing:

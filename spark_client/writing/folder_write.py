@@ -146,7 +146,7 @@ class FolderWrite:
         self._keeper.close()
         _going_on.discard(self.id)
         try:
-            self._recover(self.id, self.kind, settled=self._has_ended)
+            self._recover(self.id, self.kind, has_ended=self._has_ended)
             self.place.remove_empty([HIDDEN])
         except Exception as failed:  # noqa: BLE001 - what is not settled has an error of its own already
             _log.warning("the next write to %s removes what this one has left: %s", self.place.folder, failed)
@@ -216,13 +216,13 @@ class FolderWrite:
         if before not in (0, self._lives_at):
             self._hidden.delete(f"{self.id}.lives-{before}")
 
-    def _recover(self, write: str, kind: str, *, settled: bool = False) -> None:
+    def _recover(self, write: str, kind: str, *, has_ended: bool = False) -> None:
         """Settle the write, and remove what is hidden of it, in an order in which it can end anywhere, and be begun
         again by any other write. ``kind`` is empty if the write has no owner.
         """
         if kind not in (self.kind, ""):
             return
-        if not settled:
+        if not has_ended:
             try:
                 text = self._hidden.get(f"{write}.commit")
                 journal = None if text is None else Journal.parse(text)

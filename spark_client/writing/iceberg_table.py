@@ -87,14 +87,14 @@ class IcebergFiles(TableFiles):
 
     def add(self, write: str, files: dict[str, WrittenFile]) -> None:
         self.table.refresh()
-        location, said = self.table.location().rstrip("/"), {WRITE_ID: write}
+        location, properties = self.table.location().rstrip("/"), {WRITE_ID: write}
         with self.table.transaction() as transaction:
             if self.mode == "overwrite":
                 every = imported("pyiceberg.table", "iceberg").ALWAYS_TRUE
-                transaction.delete(every, snapshot_properties=said)
+                transaction.delete(every, snapshot_properties=properties)
             if files:
                 paths = [f"{location}/{name}" for name in files]
-                transaction.add_files(paths, snapshot_properties=said, check_duplicate_files=False)
+                transaction.add_files(paths, snapshot_properties=properties, check_duplicate_files=False)
 
     def conflicts(self) -> tuple[type[Exception], ...]:
         errors = imported("pyiceberg.exceptions", "iceberg")
@@ -102,7 +102,7 @@ class IcebergFiles(TableFiles):
 
     def has_commit(self, write: str) -> bool:
         table = self.table.refresh()
-        said = [each.summary for each in table.snapshots() if each.summary is not None]
-        if any(each.additional_properties.get(WRITE_ID) == write for each in said):
+        summaries = [each.summary for each in table.snapshots() if each.summary is not None]
+        if any(each.additional_properties.get(WRITE_ID) == write for each in summaries):
             return True
         return any(f"/{write}/" in each.file.file_path for each in table.scan().plan_files())

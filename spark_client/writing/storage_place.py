@@ -41,7 +41,7 @@ class Place:
         """The folder of a path or address; ``filesystem`` is one of pyarrow or fsspec, None for the path's own.
 
         Raises:
-            InvalidRequest: no path, an address that pyarrow does not know, or a file.
+            InvalidRequest: no path, an address that pyarrow does not know, a file, or a link that leads nowhere.
         """
         from pyarrow import fs  # noqa: PLC0415 - only a write needs it
 
@@ -66,6 +66,8 @@ class Place:
             raise InvalidRequest(f"{where}: {path} cannot be reached: {error}") from error
         if info.type == fs.FileType.File:
             raise InvalidRequest(f"{where}: {path} is a file; give a folder, whose files a write makes")
+        if place._is_local and info.type == fs.FileType.NotFound:
+            _check_links(Path(place.folder), where)
         return place
 
     def below(self, name: str) -> Place:
@@ -241,6 +243,16 @@ class Place:
 
     def _make_parent(self, path: str) -> None:
         self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+
+
+def _check_links(folder: Path, where: str) -> None:
+    """Raise InvalidRequest: it is, or is below, a link to what is not there, in whose place no folder can be made."""
+    for each in (folder, *folder.parents):
+        if each.is_symlink() and not each.exists():
+            raise InvalidRequest(
+                f"{where}: {each} is a link to {each.readlink()}, which is not there; make that folder, or give "
+                "another path"
+            )
 
 
 def _cannot_be(error: Exception) -> bool:

@@ -7,15 +7,15 @@ reads types that Parquet has not, such as intervals, and texts with a collation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructType, VariantType
+from pyspark.sql.types import DataType, NullType, StructType, VariantType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import utc_arrow_schema
+from spark_client.jobs import types_within, utc_arrow_schema
 
 from .file_stage import FileLayout
 from .folders import is_named
@@ -82,7 +82,7 @@ def layout_of(
 def _check(name: str, kind: DataType, field: pa.Field, where: str) -> None:
     from pyarrow import parquet as pq  # noqa: PLC0415 - only a write needs it
 
-    types = [*_parts(kind)]
+    types = [*types_within(kind)]
     refusal = any(
         isinstance(each, NullType | VariantType) or each.typeName() in _NO_PARQUET for each in types
     )
@@ -98,15 +98,3 @@ def _check(name: str, kind: DataType, field: pa.Field, where: str) -> None:
             "it, or cast it before, for example to string",
             column=name,
         ) from error
-
-
-def _parts(kind: DataType) -> Iterator[DataType]:
-    yield kind
-    if isinstance(kind, StructType):
-        for field in kind:
-            yield from _parts(field.dataType)
-    elif isinstance(kind, ArrayType):
-        yield from _parts(kind.elementType)
-    elif isinstance(kind, MapType):
-        yield from _parts(kind.keyType)
-        yield from _parts(kind.valueType)

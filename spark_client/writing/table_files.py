@@ -110,8 +110,8 @@ class TableFiles(ABC):
 
     def _keep_only(self, write: str, names: Sequence[str]) -> None:
         folder = f"{self.data}{write}"
-        there = {f"{folder}/{name}" for name in self.place.below(folder).names()}
-        self.place.delete_all(there - set(names))
+        files = {f"{folder}/{name}" for name in self.place.below(folder).names()}
+        self.place.delete_all(files - set(names))
 
     def _settle(self, write: str, journal: Journal | None, reached: bool) -> None:  # noqa: ARG002, FBT001 - Settle's
         if not self.has_commit(write):

@@ -20,20 +20,10 @@ from typing import Any
 import numpy as np
 
 from spark_client.jobs import Shares, tasks_for
-from spark_client.servers import (
-    DatasetMachine,
-    Drop,
-    HeldState,
-    Holder,
-    HolderKind,
-    PlannedDataset,
-    Report,
-    RunJob,
-    Seal,
-    ServerStart,
-    ServerTable,
-    place,
-)
+from spark_client.servers import Holder, HolderKind, PlannedDataset, Report, RunJob, ServerStart, place
+from spark_client.servers.dataset_machine import DatasetMachine, HeldState
+from spark_client.servers.driver_calls import Drop, Seal
+from spark_client.servers.server_table import ServerTable
 from tests.benchmarks.measure import MIB, conditions, console, table
 
 SIZES = ((1, 100, 200), (10, 1_000, 2_000), (100, 1_000, 100_000), (1_000, 10_000, 1_000_000))

@@ -18,7 +18,8 @@ from flight_server.protocol.errors import (
     Unavailable,
 )
 from spark_client import Changelog, Reading, ShuffleClient, Timeouts, Writing, latest
-from spark_client.changelogs import Follower, gathered_puts
+from spark_client.changelogs import gathered_puts
+from spark_client.changelogs.version_follower import Follower
 from spark_client.connection import RemoteServer
 from spark_client.lanes.put_stream import _known
 from spark_client.merge import Portion

@@ -23,7 +23,8 @@ from spark_client import (
     Unreachable,
     latest,
 )
-from spark_client.connection import short_trace, short_traces
+from spark_client.connection import short_traces
+from spark_client.connection.traces import short_trace
 from tests.support.server_process import ServerProcess
 
 MOST_LINES = 15

@@ -18,7 +18,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import Store
 from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.compaction import Going
-from flight_server.kinds.changelog.planning import FoldPlan, RewritePlan
+from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.restoring import recover_changelogs
 from flight_server.kinds.changelog.runs import MemoryRun, Run
 from flight_server.kinds.changelog.views import View, ViewPart
@@ -134,18 +134,17 @@ class Engine:
     def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Going:
         """Begin to fold some ranges, all if none are named."""
         changelog = self.changelog
-        plan: FoldPlan | RewritePlan
         if to_file:
             last = len(changelog.contents.bases.ranges) - 1 if last is None else last
-            plan = FoldPlan(first, last, 0)
+            plan = Plan((first, last))
         else:
-            plan = RewritePlan(changelog.contents.recent, in_memory=True, to_file=False, folds=True)
+            plan = Plan(runs=changelog.contents.recent, in_memory=True, to_file=False, alone=True)
         return self.store.compactor.start(changelog, plan, since)
 
     def begin_rewrite(self, runs: Sequence[Run], *, to_file: bool) -> Going:
         """Begin to rewrite recent runs, all in memory or all files."""
         in_memory = all(isinstance(run, MemoryRun) for run in runs)
-        plan = RewritePlan(tuple(runs), in_memory, to_file)
+        plan = Plan(runs=tuple(runs), in_memory=in_memory, to_file=to_file)
         return self.store.compactor.start(self.changelog, plan, 0)
 
     def publish(self, going: Going) -> None:

@@ -18,10 +18,10 @@ from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.folding import compacted
 from flight_server.kinds.changelog.planning import (
     Amounts,
-    FoldPlan,
-    LeftOver,
-    RewritePlan,
+    Plan,
+    Waited,
     plan_files,
+    plan_left_over,
     plan_memory,
 )
 from flight_server.kinds.changelog.rules import make_rule
@@ -71,7 +71,7 @@ class Ranged:
         self._needed: dict[int, int] = {}
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
-        self._left_over = LeftOver()
+        self._waited = Waited()
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)
@@ -127,31 +127,27 @@ class Ranged:
         found = min(self.timeline.horizon(self.now), self.upper)
         return max(self.since, found if self.held is None else min(found, self.held))
 
-    def _plan(self) -> FoldPlan | RewritePlan | None:
+    def _plan(self) -> Plan | None:
         amounts = Amounts(self.contents, self.horizon, self.rule)
         amounts.count()
         plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)
         if plan is not None:
             return plan
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
-        left_over = self._left_over
-        plan = left_over.plan(amounts, 0, self.now, idle=idle)
-        if plan is None or left_over.since is None:
+        self._waited.look(amounts.since, self.now, self.patience)
+        plan = plan_left_over(amounts, self._waited.upto, 0, idle=idle)
+        if plan is None or self.now < self._slow_at:
             return None
-        if self.now < max(left_over.since + self.patience, self._slow_at):
-            return None
-        left_over.begin(plan, amounts)
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
         return plan
 
-    def _begin(self, plan: FoldPlan | RewritePlan) -> Work:
+    def _begin(self, plan: Plan) -> Work:
         if plan.folds:
             self.since = self.horizon
-        if isinstance(plan, FoldPlan):
+        if plan.ranges is not None:
             return Fold(
                 self.contents,
-                plan.first,
-                plan.last,
+                *plan.ranges,
                 since=self.since,
                 rule=self.rule,
                 new_file=self._new_file,
@@ -163,7 +159,7 @@ class Ranged:
             rule=self.rule,
             new_file=self._new_file if plan.to_file else None,
             memory=self._pool,
-            fold=plan.folds,
+            fold=plan.alone,
         )
 
     def _new_file(self) -> RunWriter:

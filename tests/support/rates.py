@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_client.changelogs import Follower
+from spark_client.changelogs.version_follower import Follower
 
 RATES = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
 BY: dict[str, Any] = {"key": ["currency"], "order_by": "time"}

@@ -25,8 +25,9 @@ from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DATABASE_NAME
-from flight_server.storage import RECORDS_NAME, Disk
+from flight_server.storage import Disk
 from flight_server.storage.folder import SEGMENTS_NAME
+from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering.loading import Loading
 from flight_server.tiering.recovery import delete_garbage, recover
 from tests.support.catalogues import new_catalogue

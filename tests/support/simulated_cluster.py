@@ -29,22 +29,11 @@ from unittest import mock
 
 from flight_server.protocol import FlightShuffleError, NotFound
 from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers import (
-    RERUNS,
-    DatasetMachine,
-    DriverLoop,
-    Drop,
-    HeldState,
-    Renew,
-    Report,
-    RunJob,
-    ServerStart,
-    ServerTable,
-    driver_loop,
-    owner_of,
-    place,
-)
+from spark_client.servers import RERUNS, DriverLoop, Report, RunJob, ServerStart, driver_loop, owner_of, place
+from spark_client.servers.dataset_machine import DatasetMachine, HeldState
+from spark_client.servers.driver_calls import Drop, Renew
 from spark_client.servers.driver_loop import End
+from spark_client.servers.server_table import ServerTable
 
 from .chains import Chain, Gate, Schedule
 from .simulated_server import HeldDataset, Rows, SimulatedServer, Storage

@@ -15,15 +15,8 @@ from typing import Any, TypeVar
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest, NotFound, ServerLost
 from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers import (
-    RERUNS,
-    HeldState,
-    Holder,
-    HolderKind,
-    PlannedDataset,
-    RunJob,
-    Scope,
-)
+from spark_client.servers import RERUNS, Holder, HolderKind, PlannedDataset, RunJob, Scope
+from spark_client.servers.dataset_machine import HeldState
 
 from .simulated_cluster import DRIVERS, PREFIX, SimulatedCluster, Source
 

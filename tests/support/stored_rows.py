@@ -10,7 +10,7 @@ from typing import Any
 
 from flight_server.records import DATABASE_NAME, Database
 from flight_server.records.tables import CHANGELOG, HOLD, RANGE, RUN, TRANSACTION, VERSION
-from flight_server.storage import RECORDS_NAME
+from flight_server.storage.opened_records import RECORDS_NAME
 
 OF_A_CHANGELOG = (CHANGELOG, VERSION, RUN, RANGE, HOLD, TRANSACTION)
 

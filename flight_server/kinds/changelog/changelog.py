@@ -46,7 +46,7 @@ from flight_server.records import ChangelogRecords, DeclaredChangelog
 from .compaction import Going
 from .contents import Contents
 from .holds import Holds, gone
-from .planning import LeftOver, waiting
+from .planning import Waited, waiting
 from .rules import Rule
 from .runs import Layout, MemoryRun, Run, RunFile, RunFolder
 from .timeline import Timeline
@@ -138,7 +138,7 @@ class Changelog:
         self.transactions = Transactions(self.name, metadata)
         self.working: list[Going] = []
         self._room = room
-        self.left_over = LeftOver()
+        self.waited = Waited()
         self.readers = 0  # open streams
         self._hooks = hooks
 
@@ -278,7 +278,6 @@ class Changelog:
             "delay_seconds": self.delay_seconds,
             "since": self.since,
             "upper": self.upper,
-            "keys": self.contents.keys,
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.

@@ -34,7 +34,6 @@ METRICS = {
     "changelogs_damaged": "changelogs that were found damaged on disk",
     "changelogs_not_emitting": "changelogs whose rule's pairs go nowhere, or wait until their target takes rows",
     "changelog_rows": "updates in the runs of all changelogs",
-    "changelog_keys": "about so many keys of all changelogs",
     "changelog_tombstones": "deletes in those runs",
     "changelog_waiting_retractions": "retractions that folds have left, because their rows may still come",
     "changelog_transaction_ids": "ids of transactions that are remembered",

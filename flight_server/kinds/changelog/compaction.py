@@ -19,7 +19,8 @@ Late retractions
 
 Large keys
     A hash that is too large for a slice is folded in pieces (``large_keys``), to a range of its own. Of late commits
-    count only those with rows that are not above all of its old ones.
+    count only those with rows that are not above all of its old ones. If there are some, it is folded again with rows
+    to spare for more of them (``Rule.spares``), so that its fold ends, however often they come.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .contents import Contents, Range
 from .folding import PieceTotals, added_up, compacted
 from .large_keys import in_pieces, pieces, rows_upto
 from .rules import Rule
-from .runs import MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
+from .runs import DELETE, MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
 from .views import slice_end
 
 RANGE_ROWS = 64 << 10
@@ -46,6 +47,8 @@ RANGE_BYTES = 8 << 20
 STEP_ROWS = 4 * RANGE_ROWS
 STEP_BYTES = 4 * RANGE_BYTES
 FEW_KEYS = 32
+SPARE = 4
+"""So many times the late copies of a large key's fold may come during the next one."""
 
 _EVER, _NEVER = -1, np.iinfo(np.int64).max
 """Versions before and behind all others."""
@@ -128,11 +131,15 @@ class _Made:
     Args:
         changed: the hashes of which the rule left something out.
         last: the greatest old row of a large key, if it has one; None of other keys.
+        late: how many copies of such a key late commits have changed.
+        spare: how many they may change beside those that its fold knew.
     """
 
     range: Range
     changed: Hashes
     last: Updates | None = None
+    late: int = 0
+    spare: int = 0
 
 
 class Fold(Work):
@@ -156,7 +163,8 @@ class Fold(Work):
     def steps(self) -> Iterator[int]:
         low, rows, size_bytes = self.low, 0, 0
         while low <= self.high and rows < STEP_ROWS and size_bytes < STEP_BYTES:
-            high, large = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
+            wanted_rows = min(views.SLICE_ROWS, max(1, RANGE_ROWS // 2))
+            high, large = slice_end(self._sources, wanted_rows, low, 2 * views.SLICE_BYTES)
             high = min(high, self.high)
             if large:
                 if self._next < low:
@@ -167,7 +175,8 @@ class Fold(Work):
             else:
                 updates = Updates.joined(self.layout, [each.between(low, high) for each in self._sources])
                 self._kept.append(self._folded(updates))
-                self._cut()
+                if self._is_full():
+                    self._end_range(high)
                 rows, size_bytes = rows + len(updates), size_bytes + updates.size_bytes
                 yield len(updates)
             low = high + 1
@@ -175,32 +184,21 @@ class Fold(Work):
         if self._next <= self.high:
             self._end_range(self.high)
 
+    def _is_full(self) -> bool:
+        """Whether what the rule has left of the last slices is enough for a range."""
+        return (
+            sum(map(len, self._kept)) >= RANGE_ROWS
+            or sum(part.size_bytes for part in self._kept) >= RANGE_BYTES
+        )
+
     def _folded(self, updates: Updates) -> Updates:
         left, changed = compacted(updates, self.since, self._rule)
         self._changed.append(changed)
         return left.where(left.versions <= self.since)
 
-    def _cut(self) -> None:
-        """End ranges while there are rows for more than two."""
-        while (
-            sum(map(len, self._kept)) > 2 * RANGE_ROWS
-            or sum(part.size_bytes for part in self._kept) > 2 * RANGE_BYTES
-        ):
-            kept = Updates.in_order(self.layout, self._kept)
-            rows = max(1, min(RANGE_ROWS, len(kept) * RANGE_BYTES // kept.size_bytes))
-            high = int(kept.hashes[rows - 1])
-            stop = int(np.searchsorted(kept.hashes, kept.hashes[rows - 1], "right"))
-            if stop == len(kept):
-                break
-            self._kept = [kept.slice(0, stop)]
-            self._end_range(high)
-            self._kept = [kept.slice(stop, len(kept))]
-
     def _end_range(self, high: int) -> None:
-        changed = unique(*self._changed)
-        until = int(np.searchsorted(changed, np.uint64(high), "right"))
-        self._made.append(_Made(self._range(self._next, high, self._kept), changed[:until]))
-        self._kept, self._changed, self._next = [], [changed[until:]], high + 1
+        self._made.append(_Made(self._range(self._next, high, self._kept), unique(*self._changed)))
+        self._kept, self._changed, self._next = [], [], high + 1
 
     def _range(self, low: int, high: int, parts: Iterable[Updates]) -> Range:
         for _ in self._writing(parts):
@@ -208,7 +206,7 @@ class Fold(Work):
         base = self._written()
         return Range(low, high, self.since, base, 0 if base is None else base.rows)
 
-    def _add_large(self, hash_: int, runs: Sequence[Sequence[Updates]]) -> Iterator[int]:
+    def _add_large(self, hash_: int, runs: Sequence[Sequence[Updates]], late: int = 0) -> Iterator[int]:
         rows, last, changed = 0, Updates.empty(self.layout), [np.zeros(0, np.uint64)]
 
         def of_piece(piece: Updates, totals: PieceTotals | None) -> Updates:
@@ -216,7 +214,7 @@ class Fold(Work):
             rows += len(piece)
             old = np.flatnonzero(piece.versions <= self.since)
             last = piece.take(old[-1:]) if len(old) else last
-            left, hashes = compacted(piece, self.since, self._rule, totals)
+            left, hashes = compacted(piece, self.since, self._rule, totals, SPARE * late)
             changed.append(hashes)
             return left.where(left.versions <= self.since)
 
@@ -225,53 +223,62 @@ class Fold(Work):
             yield from self._writing([] if left is None else [left])
             read, rows = rows, 0
             yield read
-        self._made.append(_Made(self._range(hash_, hash_, []), unique(*changed), last))
+        self._made.append(_Made(self._range(hash_, hash_, []), unique(*changed), last, late, SPARE * late))
         self._next = hash_ + 1
 
     def catch_up(self, contents: Contents, *, briefly: bool = False) -> bool:
         parts = self._new_updates(contents, self.low, self.high)
         asking = self._asking(parts)
-        late = [run for run in contents.recent if run.last_version > self._began]
+        self._sources = contents.sources
         before, self._made = self._made, []
         again = 0
         for made in before:
             hashes = asking[np.isin(asking, made.changed)]
             large = made.last is not None
-            if not len(hashes) or (large and self._is_above(parts, made)):
+            if not len(hashes) or (large and self._is_spared(parts, made)):
                 self._made.append(made)
             elif briefly and len(hashes) <= FEW_KEYS and not large:
-                self._cut_out(made, hashes, late)
+                self._cut_out(made, hashes)
             elif not briefly or not (again or large):
                 again += 1
-                self._add_again(made, hashes, late)
+                self._add_again(made, hashes)
         return again > 0
 
-    def _is_above(self, parts: Iterable[Updates], made: _Made) -> bool:
-        """Whether all updates of the large key are above its old rows."""
+    def _is_spared(self, parts: Iterable[Updates], made: _Made) -> bool:
+        """Whether the large key has rows to spare for those of these updates that are not above its old rows."""
         assert made.last is not None
-        new = [part.between(made.range.low, made.range.high) for part in parts]
-        return not len(made.last) or not any(rows_upto(self.layout, part, made.last) for part in new)
+        if not len(made.last):
+            return True
+        spared = True
+        for part in parts:
+            new = part.between(made.range.low, made.range.high)
+            new = new.slice(0, rows_upto(self.layout, new, made.last))
+            # A tombstone deletes all that came before, whatever is left of it.
+            new = new.where((new.diffs != DELETE) & ((new.diffs < 0) | self._rule.any_update_counts))
+            made.late += int(np.abs(new.diffs).sum())
+            made.spare -= int(np.abs(new.diffs).sum())
+            spared &= bool(self._rule.spares(new.rows, new.diffs).all())
+        return spared and made.spare >= 0
 
-    def _add_again(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
+    def _add_again(self, made: _Made, hashes: Hashes) -> None:
         """Add the range, of which these keys are folded again, unless too much of them is needed."""
         low, high, base = made.range.low, made.range.high, made.range.base
         if made.last is not None:
             runs = [each.parts_between(low, low) for each in self._sources]
-            runs += [[self._new(part) for part in run.parts_between(low, low)] for run in late]
-            for _ in self._add_large(low, runs):
+            for _ in self._add_large(low, runs, made.late):
                 pass
             return
         self._changed = [made.changed]
-        parts = self._folded_again(hashes, late)
+        parts = self._folded_again(hashes)
         if parts is not None:
             others = [] if base is None else base.parts_between(low, high)
             others = [part.where(~np.isin(part.hashes, hashes)) for part in others]
             kept = Updates.joined(self.layout, [*others, *parts])
             self._made.append(_Made(self._range(low, high, [kept]), unique(*self._changed)))
 
-    def _cut_out(self, made: _Made, hashes: Hashes, late: Sequence[Run]) -> None:
+    def _cut_out(self, made: _Made, hashes: Hashes) -> None:
         """Add the range, with others for these keys, which are folded again, unless too much of them is needed."""
-        parts = self._folded_again(hashes, late)
+        parts = self._folded_again(hashes)
         if parts is None:
             return
         few = self._range(made.range.low, made.range.high, parts)
@@ -283,28 +290,23 @@ class Fold(Work):
         ranges += [made.range.part(low, made.range.high)] if low <= made.range.high else []
         self._made += [_Made(each, made.changed) for each in ranges]
 
-    def _folded_again(self, hashes: Hashes, late: Sequence[Run]) -> list[Updates] | None:
+    def _folded_again(self, hashes: Hashes) -> list[Updates] | None:
         """What the rule needs of these keys beside late commits; None if it is more than two ranges have."""
         again: list[Updates] = []
-        for updates in self._slices_of(hashes, late):
+        for updates in self._slices_of(hashes):
             again.append(self._folded(updates))
             if sum(part.size_bytes for part in again) > 2 * RANGE_BYTES:
                 return None
         return again
 
-    def _slices_of(self, hashes: Hashes, late: Sequence[Run]) -> Iterator[Updates]:
-        """The updates of these hashes with those that came since the fold began."""
-        sizes = np.cumsum(np.sum([each.bytes_of(hashes) for each in (*self._sources, *late)], axis=0))
+    def _slices_of(self, hashes: Hashes) -> Iterator[Updates]:
+        sizes = np.cumsum(np.sum([each.bytes_of(hashes) for each in self._sources], axis=0))
         start, before = 0, 0.0
         while start < len(hashes):
             stop = max(start + 1, int(np.searchsorted(sizes, before + 2 * views.SLICE_BYTES, "right")))
             some = hashes[start:stop]
-            new = [self._new(run.of_hashes(some)) for run in late]
-            yield Updates.joined(self.layout, [*(each.of_hashes(some) for each in self._sources), *new])
+            yield Updates.joined(self.layout, [each.of_hashes(some) for each in self._sources])
             start, before = stop, float(sizes[stop - 1])
-
-    def _new(self, updates: Updates) -> Updates:
-        return updates.where(updates.versions > self._began)
 
     def published(self, contents: Contents) -> Contents:
         return contents.folded([each.range for each in self._made])

@@ -11,8 +11,7 @@ At once
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
     same where that may be much, and all once nothing was put for ``IDLE_DELAYS`` of these: for ``SLOW_ROWS`` rows a
-    second in the whole server. The next such fold begins when the last one has been paid: when all ranges that have
-    rows which waited are folded, those that came meanwhile begin to wait.
+    second in the whole server. The next such fold begins when the last one has been paid.
 
 Trouble
     While the disk refuses, work is abandoned and begun again after ``TROUBLE_SECONDS``. If it is full, folds of all old
@@ -40,7 +39,7 @@ from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
-from .planning import Amounts, FoldPlan, RewritePlan, plan_files, plan_memory
+from .planning import Amounts, Plan, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
@@ -182,16 +181,16 @@ class Compactor:
             return
         self._look_at(changelog, amounts.recount_at)
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
-        memory: FoldPlan | RewritePlan | None = None
-        files: FoldPlan | RewritePlan | None = None
+        memory: Plan | None = None
+        files: Plan | None = None
         full = changelog.full_until > now
         if full and not going:
-            files = amounts.fold(slow=True, idle=True)
+            files = amounts.fold(idle=True)
         if not full and not any(each.in_memory for each in going):
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
             files = plan_files(amounts)
-            if files is None and not going and not (memory is not None and memory.folds):
+            if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             # Two works on the same runs would both put their rows there.
@@ -200,31 +199,30 @@ class Compactor:
             ):
                 self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
-    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> FoldPlan | RewritePlan | None:
+    def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> Plan | None:
         """The work on old rows that are too few for any, if they have waited; else the changelog is looked at again
         when that is so.
         """
         held = changelog.holds.oldest()
         last, patience = changelog.timeline.last, max(SLOW_SECONDS, changelog.delay_seconds)
         idle_at = last + IDLE_DELAYS * patience
-        upto = changelog.upper if held is None else held
-        if changelog.contents.recent and changelog.timeline.horizon(now) < upto:
+        if changelog.contents.recent and changelog.timeline.horizon(now) < (
+            changelog.upper if held is None else held
+        ):
             self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
-        left_over, records_bytes = changelog.left_over, changelog.records.size_bytes
-        if records_bytes > planning.QUIET_RECORDS_BYTES and now < idle_at:
-            self._look_at(changelog, idle_at)
-        plan = left_over.plan(amounts, records_bytes, now, idle=idle_at <= now)
-        if left_over.since is None:
-            return None
-        due_at = max(left_over.since + patience, self._slow_at, idle_at if plan is None else 0.0)
-        if plan is None or due_at > now:
-            self._look_at(changelog, max(due_at, now + TICK_SECONDS))
-            return None
-        left_over.begin(plan, amounts)
-        self._slow_at = now + plan.cost_rows / SLOW_ROWS
-        return plan
+        waited, records_bytes = changelog.waited, changelog.records.size_bytes
+        waited.look(amounts.since, now, patience)
+        plan = plan_left_over(amounts, waited.upto, records_bytes, idle=idle_at <= now)
+        if plan is not None and self._slow_at <= now:
+            self._slow_at = now + plan.cost_rows / SLOW_ROWS
+            return plan
+        if plan is not None:
+            self._look_at(changelog, self._slow_at)
+        elif amounts.old.any() or records_bytes > planning.QUIET_RECORDS_BYTES:
+            self._look_at(changelog, max(min(waited.next_at, idle_at), now + TICK_SECONDS))
+        return None
 
-    def start(self, changelog: Changelog, plan: FoldPlan | RewritePlan, since: int) -> Going:
+    def start(self, changelog: Changelog, plan: Plan, since: int) -> Going:
         """Begin this work; ``since``: the version up to which compaction may go."""
 
         def new_file() -> RunWriter:
@@ -234,8 +232,8 @@ class Compactor:
         contents, rule = changelog.contents, changelog.rule
         if plan.folds:
             changelog.since = max(changelog.since, since)
-        if isinstance(plan, FoldPlan):
-            work = Fold(contents, plan.first, plan.last, since=changelog.since, rule=rule, new_file=new_file)
+        if plan.ranges is not None:
+            work = Fold(contents, *plan.ranges, since=changelog.since, rule=rule, new_file=new_file)
         else:
             work = Rewrite(
                 contents,
@@ -244,7 +242,7 @@ class Compactor:
                 rule=rule,
                 new_file=new_file if plan.to_file else None,
                 memory=self._memory,
-                fold=plan.folds,
+                fold=plan.alone,
             )
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]

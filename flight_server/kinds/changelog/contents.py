@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes
 
 from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates
 
@@ -69,7 +69,6 @@ class Bases:
     # A changelog without rows has few bytes of these.
     __slots__ = (
         "_counted",
-        "keys",
         "last_version",
         "layout",
         "lows",
@@ -91,7 +90,6 @@ class Bases:
         self.rows = int(self.range_rows.sum())
         bases = [(each.rows / each.base.rows, each.base) for each in ranges if each.base is not None]
         self.size_bytes = round(sum(share * base.size_bytes for share, base in bases))
-        self.keys = round(sum(share * base.keys for share, base in bases))
         self.retractions = sum(run.retractions for run in self.runs)
         self._counted: tuple[Hashes, Numbers] | None = None
 
@@ -136,13 +134,13 @@ class Bases:
         return sum(base.bytes_between(first, last) for base, first, last in self._within(low, high))
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        parts = [base.of_hashes(wanted, last) for base, wanted, _ in self._with(hashes)]
+        parts = [base.of_hashes(some, last) for base, some, _ in self._with(hashes)]
         return Updates.in_order(self.layout, parts)
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
         sizes = np.zeros(len(hashes))
-        for base, wanted, start in self._with(hashes):
-            sizes[start : start + len(wanted)] = base.bytes_of(wanted)
+        for base, some, start in self._with(hashes):
+            sizes[start : start + len(some)] = base.bytes_of(some)
         return sizes
 
     def counts_of(self, hashes: Hashes) -> Numbers:
@@ -154,8 +152,8 @@ class Bases:
         if len(new):
             places = np.searchsorted(known, new)
             added = np.zeros(len(new), np.int64)
-            for base, asked, start in self._with(new):
-                added[start : start + len(asked)] = base.counts_of(asked)
+            for base, some, start in self._with(new):
+                added[start : start + len(some)] = base.counts_of(some)
             known, counts = np.insert(known, places, new), np.insert(counts, places, added)
             self._counted = known, counts
         return counts[np.searchsorted(known, hashes)]
@@ -254,30 +252,6 @@ class Contents:
         folded = (part.where(part.versions <= self.recent_since) for part in parts)
         return self.bases.retractions + sum(part.retractions for part in folded)
 
-    @cached_property
-    def keys(self) -> int:
-        """How many keys they have, one in several runs once; without a rule a key is a row. Keys that are deleted count
-        until a fold leaves them out.
-
-        It is exact where all runs but bases have few, and else an estimate, mostly within 5 %: each run has its least
-        hashes at hand, so all that are below one of them are known, and hashes lie evenly.
-        """
-        parts = [(run.least_hashes, 0, MAX_HASH, run.keys) for run in self.recent]
-        if not parts:
-            return self.bases.keys
-        upto = min(_known_upto(*part) for part in parts)
-        for each in self.bases.ranges:
-            if each.low > upto:
-                break
-            if each.base is not None:
-                part = each.base.least_hashes, each.low, each.high, each.base.keys
-                upto = min(upto, _known_upto(*part))
-                parts.append(part)
-        known = unique(*(least[(least >= low) & (least <= min(high, upto))] for least, low, high, _ in parts))
-        most = self.bases.keys + sum(run.keys for run in self.recent)
-        least_keys = max(self.bases.keys, *(run.keys for run in self.recent))
-        return max(least_keys, min(most, len(known) * (MAX_HASH + 1) // (upto + 1)))
-
     def committed(self, runs: Sequence[Run]) -> Contents:
         """With runs of new versions."""
         return replace(self, recent=(*self.recent, *runs))
@@ -306,9 +280,3 @@ class Contents:
             if run.last_version > bases.sinces[first : last + 1].min():
                 recent.append(run)
         return replace(self, bases=bases, recent=tuple(recent))
-
-
-def _known_upto(least: Hashes, low: int, high: int, keys: int) -> int:
-    """The greatest hash up to which all hashes are known of a run that counts from ``low`` to ``high``."""
-    last = int(least[-1]) if len(least) else MAX_HASH
-    return MAX_HASH if len(least) == keys or last >= high else max(last, low - 1)

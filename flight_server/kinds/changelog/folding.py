@@ -6,7 +6,7 @@ Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -58,10 +58,10 @@ class Distinct:
 
     def counts(self, version: int) -> Numbers:
         diffs, versions = self.updates.diffs, self.updates.versions
-        there = versions <= version
+        in_force = versions <= version
         if self.ends is not None:
-            there &= version < self.ends
-        return self.summed(np.where(there, diffs, 0))
+            in_force &= version < self.ends
+        return self.summed(np.where(in_force, diffs, 0))
 
     def groups(self, counts: Numbers) -> Groups:
         return Groups(self.rows, self.keys, counts, self.totals)
@@ -139,10 +139,11 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout
 
 
 def compacted(
-    updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None
+    updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None, spare: int = 0
 ) -> tuple[Updates, Hashes]:
     """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
-    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out.
+    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out. ``spare``: see
+    :meth:`Rule.needed`.
     """
     updates, tombstones = undeleted(updates, since)
     distinct = Distinct.of(added_up(updates), totals)
@@ -153,7 +154,7 @@ def compacted(
     counts = distinct.summed(np.where(old, diffs, 0))
     later = -np.abs(diffs) if rule.any_update_counts else np.minimum(diffs, 0)
     retracted = distinct.summed(np.where(old, 0, later))
-    needed = rule.needed(distinct.groups(counts), retracted).counts
+    needed = rule.needed(distinct.groups(counts), retracted, spare).counts
     left = np.flatnonzero(needed)
     # The first update of a row stands for all up to ``since``.
     latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
@@ -177,5 +178,5 @@ def added_up(updates: Updates) -> Updates:
     left = sums != 0
     if len(firsts) == len(updates) and left.all():
         return updates
-    taken = updates.take(firsts[left])
-    return Updates(taken.layout, taken.rows, taken.hashes, taken.versions, sums[left])
+    first_ones = updates.take(firsts[left])
+    return replace(first_ones, diffs=sums[left])

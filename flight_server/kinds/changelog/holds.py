@@ -47,7 +47,7 @@ class Hold:
     """One hold; times in seconds of the monotonic clock.
 
     Args:
-        taken: when it was first taken, at this version or an earlier one.
+        since: when it was first taken, at this version or an earlier one.
         owner: as the last request with an owner names it.
         passed: since when there is a newer version, as far as was looked; None if there was none.
         lasting: whether it has no maximal lag.
@@ -57,7 +57,7 @@ class Hold:
 
     version: int
     until: float
-    taken: float = -math.inf
+    since: float = -math.inf
     owner: str | None = None
     passed: float | None = None
     lasting: bool = False
@@ -83,8 +83,8 @@ class HoldChange:
         hold = self.hold
         if hold is None:
             return None
-        until, taken = wall_time(hold.until), wall_time(hold.taken)
-        return StoredHold(self.name, hold.version, until, taken, hold.owner, hold.principal)
+        until, since = wall_time(hold.until), wall_time(hold.since)
+        return StoredHold(self.name, hold.version, until, since, hold.owner, hold.principal)
 
 
 @dataclass(frozen=True)
@@ -238,12 +238,12 @@ class Holds:
 
     def restore(self, stored: StoredHold) -> None:
         """A hold is on disk, or one that has ended."""
-        name, version, until, taken, owner, principal = stored
+        name, version, until, since, owner, principal = stored
         if until is None:
             self._lapse(name, version)
         else:
             self._take(
-                name, Hold(version, monotonic_time(until), past_time(taken), owner, principal=principal)
+                name, Hold(version, monotonic_time(until), past_time(since), owner, principal=principal)
             )
 
     def _take(self, name: str, hold: Hold) -> None:
@@ -304,7 +304,7 @@ class Holds:
                 "hold": name,
                 "owner": hold.owner,
                 "version": hold.version,
-                "held_seconds": round(now - hold.taken, 3),
+                "held_seconds": round(now - hold.since, 3),
                 "lease_left_seconds": round(hold.until - now, 3),
             }
             for name, hold in oldest

@@ -1,15 +1,15 @@
 """LargeKeys: the updates of one hash that are too many to be held at once, in pieces of whole rows.
 
-Rows of one hash are sorted, so the runs can be cut at the same rows. Each piece has all updates of its rows, which are
-added up first: equal rows are one row then, beside the updates above ``since``. A tombstone deletes rows of all pieces,
-so each piece is added up with the tombstones of all.
+Rows of one hash are sorted, so the runs can be cut at the same rows: in halves, until each is small. Each piece has all
+updates of its rows, which are added up first: equal rows are one row then, beside the updates above ``since``. A
+tombstone deletes rows of all pieces, so each piece is added up with the tombstones of all.
 
 Rules
     A rule learns what other pieces have by sums (``rules.ranked``). So :func:`in_pieces` shows it all pieces a few
     times; no more than one piece is held.
 
 Memory
-    A piece has about twice ``piece_bytes`` at most, unless one row has more, and is held about three times while it is
+    A piece has ``piece_bytes`` at most, unless one row has more, and is held about three times while it is
     added up: itself, its sum, and its order. The parts are views of the runs. All tombstones of the hash are held.
 """
 
@@ -47,8 +47,8 @@ def in_pieces(
         if totals is not None:
             totals.begin_round()
         for piece in pieces():
-            found = of_piece(piece, totals)
-            yield None if left else found
+            result = of_piece(piece, totals)
+            yield None if left else result
 
 
 def pieces(
@@ -62,24 +62,31 @@ def pieces(
     as one. Updates deleted at ``since`` are left out, by tombstones of any piece; later tombstones come in their order.
 
     Args:
-        runs: of each run its parts, which follow each other.
+        runs: of each run its parts.
     """
     tombstones = tombstones_of(layout, runs, upto)
-    cursors = [_Cursor(layout, parts) for parts in runs]
-    wanted_bytes = piece_bytes
-    while cursors := [cursor for cursor in cursors if cursor.left]:
-        # Runs that have other rows than each other contribute one after the other, others together.
-        last = _with_marks(layout, [cursor.wanted(wanted_bytes) for cursor in cursors]).slice(0, 1)
-        if sum(cursor.look_to(last) for cursor in cursors) > 2 * piece_bytes and wanted_bytes > 1:
-            wanted_bytes //= 2
-            continue
-        wanted_bytes = min(piece_bytes, 2 * wanted_bytes)
-        taken = [
-            _added_up(part.where(part.versions <= upto), tombstones, since)
-            for cursor in cursors
-            for part in cursor.take()
-        ]
-        yield _added_up(Updates.joined(layout, taken), tombstones, since)
+    left = [[part for parts in runs for part in parts if len(part)]]
+    while left:
+        parts = left.pop()
+        if sum(part.size_bytes for part in parts) > piece_bytes:
+            halves = _halves(layout, parts)
+            if halves is not None:
+                left += halves
+                continue
+        updates = Updates.joined(layout, [part.where(part.versions <= upto) for part in parts])
+        yield _added_up(updates, tombstones, since)
+
+
+def _halves(layout: Layout, parts: list[Updates]) -> tuple[list[Updates], list[Updates]] | None:
+    """What lies above a row, and the other rows; None if all are equal."""
+    for part in sorted(parts, key=lambda part: -part.size_bytes):
+        for row in (len(part) // 2, 0):
+            ends = [rows_upto(layout, each, part.slice(row, row + 1)) for each in parts]
+            cut = list(zip(parts, ends, strict=True))
+            above = [each.slice(end, len(each)) for each, end in cut if end < len(each)]
+            if above:
+                return above, [each.slice(0, end) for each, end in cut if end]
+    return None
 
 
 def tombstones_of(layout: Layout, runs: Sequence[Sequence[Updates]], upto: int) -> Updates:
@@ -117,42 +124,6 @@ def rows_upto(layout: Layout, part: Updates, last: Updates) -> int:
             return high
         low, high = int(probed[below - 1]) + 1 if below else low, int(probed[below])
     return low
-
-
-class _Cursor:
-    """A place in the parts of one run."""
-
-    def __init__(self, layout: Layout, parts: Sequence[Updates]) -> None:
-        self._layout = layout
-        self._parts = [part for part in parts if len(part)]
-        self._seen: list[Updates] = []
-        self._rest: list[Updates] = []
-
-    @property
-    def left(self) -> bool:
-        return bool(self._parts)
-
-    def wanted(self, size_bytes: int) -> Updates:
-        """The last row of the next so many bytes, or of the part."""
-        part = self._parts[0]
-        rows = min(len(part), max(1, len(part) * size_bytes // max(1, part.size_bytes)))
-        return part.slice(rows - 1, rows)
-
-    def look_to(self, last: Updates) -> int:
-        """See all up to this row, it included; how many bytes these are."""
-        self._seen, self._rest = [], []
-        for number, part in enumerate(self._parts):
-            end = rows_upto(self._layout, part, last)
-            self._seen += [part.slice(0, end)] if end else []
-            if end < len(part):
-                self._rest = [part.slice(end, len(part)), *self._parts[number + 1 :]]
-                break
-        return sum(part.size_bytes for part in self._seen)
-
-    def take(self) -> list[Updates]:
-        """Go on behind the rows seen last, which are given."""
-        self._parts = self._rest
-        return self._seen
 
 
 def _with_marks(layout: Layout, parts: Sequence[Updates]) -> Updates:

@@ -16,9 +16,9 @@ Folds
     rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
-    Old rows below that weight are folded when they have waited (``slow``; the compactor decides when) and outweigh
-    themselves and the base, or if nothing is put any more. They are folded in rounds (:class:`LeftOver`), each range at
-    most once in a round, so that a small range, which costs little, never keeps others from being folded.
+    Old rows below that weight are folded when they have waited (:class:`Waited`) and outweigh themselves and the base,
+    or if nothing is put any more. The one that was folded longest ago comes first, so that a small range, which costs
+    little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
     most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
@@ -69,38 +69,27 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class FoldPlan:
-    """Fold the ranges from the place ``first`` to ``last``, both included, to files. ``cost_rows``: as rows that it
-    reads.
-    """
-
-    first: int
-    last: int
-    cost_rows: int
-
-    to_file = folds = True
-    in_memory = alone = False
-
-
-@dataclass(frozen=True)
-class RewritePlan:
-    """Make these recent runs one.
+class Plan:
+    """Work that is due.
 
     Args:
-        in_memory: whether they are.
+        ranges: the places of the first and the last range to fold to files; None of a rewrite.
+        runs: recent runs to make one.
+        in_memory: whether these are.
         cost_rows: as rows that it reads.
-        folds: they are all rows that there are, in memory, and are folded. No other work goes on meanwhile.
+        alone: they are all rows that there are, and are folded in memory. No other work goes on meanwhile.
     """
 
-    runs: tuple[Run, ...]
-    in_memory: bool
-    to_file: bool
+    ranges: tuple[int, int] | None = None
+    runs: tuple[Run, ...] = ()
+    in_memory: bool = False
+    to_file: bool = True
     cost_rows: int = 0
-    folds: bool = False
+    alone: bool = False
 
     @property
-    def alone(self) -> bool:
-        return self.folds
+    def folds(self) -> bool:
+        return self.alone or self.ranges is not None
 
 
 class Amounts:
@@ -164,32 +153,28 @@ class Amounts:
         """Whether a fold takes place in memory."""
         return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
 
-    def fold(
-        self, *, slow: bool = False, idle: bool = False, round_upto: int | None = None
-    ) -> FoldPlan | RewritePlan | None:
+    def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
         """The next fold; None if none is due.
 
         Args:
-            slow: old rows have waited.
+            waited: up to this version old rows have waited.
             idle: nothing has been put for some time.
-            round_upto: only of ranges that were not folded up to this version yet.
         """
         bases, count = self.contents.bases, len(self.base)
         if self.of_memory:
-            return self._fold_in_memory(slow=slow, idle=idle)
+            return self._fold_in_memory(slow=self.contents.recent_since < waited, idle=idle)
         rows = self.base + self.alive
         costs = rows + FILE_ROWS // count
-        due = self.weights >= costs
-        if slow:
-            due |= (self.weights >= self.base + self.old) | idle
-        due &= self.old > 0
-        if round_upto is not None:
-            due &= bases.sinces < round_upto
+        due = (self.weights >= costs) & (self.old > 0)
+        slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
+        left_over = (slow | idle) & (self.old > 0)
         rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
             first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
+        elif left_over.any():
+            first = int(np.argmin(np.where(left_over, bases.sinces, self.since + 1)))
         else:
             return None
         last, most = first, compaction.range_rows(self.contents)
@@ -200,17 +185,17 @@ class Amounts:
         while first > 0 and total + rows[first - 1] <= most:
             first -= 1
             total += int(rows[first])
-        return FoldPlan(first, last, total + FILE_ROWS // count)
+        return Plan((first, last), cost_rows=total + FILE_ROWS // count)
 
-    def _fold_in_memory(self, *, slow: bool, idle: bool) -> RewritePlan | None:
+    def _fold_in_memory(self, *, slow: bool, idle: bool) -> Plan | None:
         rows, old, weight = (int(each.sum()) for each in (self.alive, self.old, self.weights))
         cost_rows = rows + MEMORY_FOLD_ROWS
         if not old or weight < (0 if idle else self.contents.folded_rows + old if slow else cost_rows):
             return None
-        return RewritePlan(self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, folds=True)
+        return Plan(runs=self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, alone=True)
 
 
-def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPlan | RewritePlan | None:
+def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | None:
     """The next work on runs in memory; None if none is due.
 
     Args:
@@ -222,11 +207,11 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> FoldPla
     rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
     large = size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None)
     if records_bytes > RECORDS_BYTES or (runs and (short or large)):
-        return RewritePlan(runs, in_memory=True, to_file=True)
+        return Plan(runs=runs, in_memory=True)
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 
 
-def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
+def plan_files(amounts: Amounts) -> Plan | None:
     """The next work on files; None if none is due."""
     fold = None if amounts.of_memory else amounts.fold()
     if fold is not None and len(amounts.files) <= MANY_FILES:
@@ -234,49 +219,38 @@ def plan_files(amounts: Amounts) -> FoldPlan | RewritePlan | None:
     return _rewrite(amounts.files, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
 
 
-class LeftOver:
-    """The old rows of one changelog that are too few for a fold, see "Old rows".
-
-    Args:
-        since: when they were first seen; None if there are none, or if a round has ended.
+class Waited:
+    """Up to which version (``upto``) the old rows of one changelog have waited for more of them: for the patience at
+    least, and twice that at most. ``next_at``: when it is another one.
     """
 
-    __slots__ = ("_round_upto", "since")
+    __slots__ = ("_next", "next_at", "upto")
 
     def __init__(self) -> None:
-        self.since: float | None = None
-        self._round_upto: int | None = None
+        self.next_at = -math.inf
+        self.upto = self._next = 0
 
-    def plan(
-        self, amounts: Amounts, records_bytes: int, now: float, *, idle: bool
-    ) -> FoldPlan | RewritePlan | None:
-        """The work on them once they have waited; None if they may wait for more. ``records_bytes``: as of
-        :func:`plan_memory`.
-        """
-        fold = amounts.fold(slow=True, idle=idle, round_upto=self._round_upto)
-        if fold is None and self._round_upto is not None:
-            self.since = self._round_upto = None
-            fold = amounts.fold(slow=True, idle=idle)
-        plan = fold or _rewrite(amounts.files, amounts.alive_of, 0, in_memory=False)
-        if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
-            plan = RewritePlan(amounts.in_memory, in_memory=True, to_file=True)
-        if plan is None and not amounts.old.any():
-            self.since = None
-        elif self.since is None:
-            self.since = now
-        return plan
+    def look(self, since: int, now: float, patience: float) -> None:
+        """Rows up to ``since`` are old now."""
+        if now >= self.next_at:
+            self.next_at, self.upto, self._next = now + patience, self._next, since
 
-    def begin(self, plan: FoldPlan | RewritePlan, amounts: Amounts) -> None:
-        """Begin this work: other ranges, which have waited as long, follow it at once."""
-        if not plan.folds:
-            self.since = None
-        elif self._round_upto is None:
-            self._round_upto = amounts.since
+
+def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: bool) -> Plan | None:
+    """The work on old rows that are too few for any other; None if they may wait. Arguments as of :meth:`Amounts.fold`
+    and :func:`plan_memory`.
+    """
+    plan = amounts.fold(waited=waited, idle=idle) or _rewrite(
+        amounts.files, amounts.alive_of, 0, in_memory=False
+    )
+    if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
+        plan = Plan(runs=amounts.in_memory, in_memory=True)
+    return plan
 
 
 def _rewrite(
     runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int, *, in_memory: bool
-) -> RewritePlan | None:
+) -> Plan | None:
     """The rewrite of runs of which more is dead, and beside that so many rows, or of those of one size."""
     alive = sum(alive_of[run] for run in runs)
     dead = sum(run.rows for run in runs) - alive
@@ -286,7 +260,7 @@ def _rewrite(
     if not chosen:
         return None
     cost_rows = sum(alive_of[run] for run in chosen) + (0 if in_memory else FILE_ROWS)
-    return RewritePlan(tuple(chosen), in_memory, not in_memory, cost_rows)
+    return Plan(runs=tuple(chosen), in_memory=in_memory, to_file=not in_memory, cost_rows=cost_rows)
 
 
 def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:

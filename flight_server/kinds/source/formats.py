@@ -63,17 +63,17 @@ class Parquet:
         _check_footer(stream, _PARQUET_MAGIC)
         return pq.ParquetFile(stream, pre_buffer=False).schema_arrow
 
-    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
-        """The rows, with those columns of ``wanted`` that the file has."""
+    def batches(self, stream: Any, schema: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+        """The rows, with those columns of ``schema`` that the file has."""
         _check_footer(stream, _PARQUET_MAGIC)
         file = pq.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 20, page_checksum_verification=True)
-        wanted_names = frozenset(wanted.names)  # ``names`` is a list that each access makes anew
-        columns = [field for field in file.schema_arrow if field.name in wanted_names]
+        column_names = frozenset(schema.names)  # ``names`` is a list that each access makes anew
+        columns = [field for field in file.schema_arrow if field.name in column_names]
         names = [field.name for field in columns]
         least_bytes = sum(_least_bytes(each.type) for each in columns)
-        texts = _Texts(stream, file.schema, wanted_names)
+        texts = _Texts(stream, file.schema, column_names)
         for index in range(file.metadata.num_row_groups):
-            group = _RowGroup(file, index, wanted_names, least_bytes)
+            group = _RowGroup(file, index, column_names, least_bytes)
             hold(group.list_bytes)
             longest_bytes = texts.longest_bytes(group)
             most = min(TARGET_BYTES // group.row_bytes, MOST_BYTES // max(1, longest_bytes))
@@ -181,10 +181,10 @@ class Ipc:
     def schema(self, stream: Any) -> pa.Schema:
         return self._open(stream)[0].schema
 
-    def batches(self, stream: Any, wanted: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
+    def batches(self, stream: Any, schema: pa.Schema, hold: Hold) -> Iterator[pa.RecordBatch]:
         names = self._open(stream)[0].schema.names
-        wanted_names = frozenset(wanted.names)
-        included = [index for index, name in enumerate(names) if name in wanted_names]
+        column_names = frozenset(schema.names)
+        included = [index for index, name in enumerate(names) if name in column_names]
         reader, footer = self._open(
             stream, pa.ipc.IpcReadOptions(included_fields=included, use_threads=False)
         )
@@ -247,10 +247,10 @@ def _size(stream: Any, position: int, encapsulated_bytes: int) -> int:
     body, body_bytes = position + encapsulated_bytes, header.body_bytes
     whole = stream.read_at(body_bytes, body) if 0 < body_bytes <= _AT_ONCE_BYTES else None
 
-    def said(offset: int) -> int:
+    def read_number(offset: int) -> int:
         piece = stream.read_at(8, body + offset) if whole is None else whole[offset : offset + 8]
         if len(piece) < 8:
             raise ValueError("a buffer outside of the body")
         return int.from_bytes(piece, "little", signed=True)
 
-    return max(body_bytes, header.decompressed_bytes(said))
+    return max(body_bytes, header.decompressed_bytes(read_number))

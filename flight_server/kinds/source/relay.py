@@ -198,8 +198,8 @@ class RelaySource:
             try:
                 info = await _ask(channel, spec, "GetFlightInfo", descriptor)
                 # Not the last one: there may be many endpoints behind it.
-                found = wire.first_field(info, 1, "FlightInfo") or b""
-                header = ipc_framing.schema_header(bytes(found))
+                schema_message = wire.first_field(info, 1, "FlightInfo") or b""
+                header = ipc_framing.schema_header(bytes(schema_message))
                 described = flight.FlightInfo.deserialize(info)
                 if not described.schema.names:  # no producer has sent one yet: GetSchema waits for it
                     answer = await _ask(channel, spec, "GetSchema", descriptor)
@@ -361,10 +361,10 @@ class RelaySource:
             return
         crc32c = f"{arrived.crc32c:08x}"
         # Of a ticket for several partitions there is no checksum.
-        said = trailers[ROWS_TRAILER], trailers.get(FRAMES_TRAILER), trailers.get(CRC_TRAILER, crc32c)
-        if said != (str(arrived.rows), str(arrived.frames), crc32c):
+        totals = trailers[ROWS_TRAILER], trailers.get(FRAMES_TRAILER), trailers.get(CRC_TRAILER, crc32c)
+        if totals != (str(arrived.rows), str(arrived.frames), crc32c):
             raise SourceUnavailable(
-                f"the upstream says rows, frames, checksum {said}, but {arrived.rows} rows in {arrived.frames} "
+                f"the upstream says rows, frames, checksum {totals}, but {arrived.rows} rows in {arrived.frames} "
                 "frames arrived, or other ones"
             )
 
@@ -446,15 +446,15 @@ def _opening_error(spec: FlightSpec, error: Any) -> FlightShuffleError:
 def _pull_error(error: Any) -> Exception:
     """The error for the snapshot that a failed DoGet means."""
     code = error.code()
-    said = _texts(error.trailing_metadata() or ()).get(ERROR_TRAILER)
+    reason = _texts(error.trailing_metadata() or ()).get(ERROR_TRAILER)
     try:
-        message = from_json(said).message if said is not None else error.details()
+        message = from_json(reason).message if reason is not None else error.details()
     except ValueError:
         message = error.details()
     text = f"the upstream says {code.name}: {message}"
     if code is grpc.StatusCode.NOT_FOUND:
         return SourceChanged(text)
-    if code is grpc.StatusCode.INTERNAL and said is not None:
+    if code is grpc.StatusCode.INTERNAL and reason is not None:
         return PartitionFailed(text)
     return SourceUnavailable(text)
 

@@ -84,13 +84,13 @@ class GrpcGet:
         self._reads = reads
         self._turns = Turns()
 
-    async def serve(self, asked: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
+    async def serve(self, ticket_message: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         """Send the frames that the ticket names. Raises FlightShuffleError: see :meth:`Reads.read`; the client has got
         only a part, and no totals.
         """
         self._check_open()
-        async with counted(self._admission, "DoGet", asked, context.peer()):
-            ticket, room = self._parsed(asked)
+        async with counted(self._admission, "DoGet", ticket_message, context.peer()):
+            ticket, room = self._parsed(ticket_message)
         call.dataset, call.partition = ticket.dataset, ticket.partition
         dataset, index = caller.resolve(ticket)
         call.dataset, call.partition = dataset.name, index
@@ -100,10 +100,10 @@ class GrpcGet:
         call.reads(reader.pace, dataset)
         if read is not None:
             with self._reads.delivery.of_connection(reader):
-                await self._serve_versions(dataset, read, reader, asked, context)
+                await self._serve_versions(dataset, read, reader, ticket_message, context)
             return
-        envelopes = await _begin(dataset, asked, context)
-        del asked
+        envelopes = await _begin(dataset, ticket_message, context)
+        del ticket_message
         schema = await self._reads.schema_of(dataset, reader)
         await _send_schema(schema.header, envelopes, context)
         out = _Out(context, envelopes, self._joiner(ticket, dataset, schema, context, envelopes))
@@ -120,9 +120,9 @@ class GrpcGet:
             frame_range.ended(dataset, reader)
         del room
 
-    def _parsed(self, asked: bytes) -> tuple[Ticket, Reservation | None]:
+    def _parsed(self, ticket_message: bytes) -> tuple[Ticket, Reservation | None]:
         """The ticket, and room for the partitions that it lists, if they are many: a read keeps them to its end."""
-        ticket = Ticket.parse(asked)
+        ticket = Ticket.parse(ticket_message)
         if not isinstance(ticket.partitions, tuple) or len(ticket.partitions) < MANY_PARTITIONS:
             return ticket, None
         compact: Any = array("I", ticket.partitions)
@@ -142,8 +142,8 @@ class GrpcGet:
         """None for a reader that wants the frames as they are stored."""
         ranged = ticket.until is not None or ticket.partitions not in (None, ALL)
         counts = ticket.counts or ranged or ticket.reader is not None
-        asked = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
-        if self._joined is None or envelopes is not None or counts or asked:
+        as_stored = (BATCHES_HEADER, AS_STORED) in context.invocation_metadata()
+        if self._joined is None or envelopes is not None or counts or as_stored:
             return None
         checked = dataset.on_disk is None or not dataset.on_disk.recovered
         return self._joined.joiner(dataset, schema, checked=checked)
@@ -197,11 +197,11 @@ class GrpcGet:
         await self._reads.delivery.deliver(out.context.write, data, reader, room=room)
 
     async def _serve_versions(
-        self, dataset: Dataset, read: VersionRead, reader: Reader, asked: bytes, context: Context
+        self, dataset: Dataset, read: VersionRead, reader: Reader, ticket_message: bytes, context: Context
     ) -> None:
         read.check()
         self._reads.counters.gets += 1
-        envelopes = await _begin(dataset, asked, context)
+        envelopes = await _begin(dataset, ticket_message, context)
         await _send_schema(read.schema_header(), envelopes, context)
         out = _Out(context, envelopes)
         rows = frames = 0
@@ -244,23 +244,21 @@ class GrpcGet:
         if len(run) == 1:
             copied_bytes = ENVELOPE_BYTES + run[0].message.size_bytes
             room.grow(copied_bytes)
-        data = out.envelopes.seal(*(_sealable(outgoing) for outgoing in run))
+        data = out.envelopes.seal(
+            *((each.data, each.message.crc32c, each.message.metadata_crc32c) for each in run)
+        )
         room = hand_over(run)
         await self._reads.delivery.deliver(out.context.write, data, reader, room=room)
         room.shrink(copied_bytes)
         return len(run)
 
 
-def _sealable(outgoing: Outgoing) -> tuple[bytes, int, int]:
-    return outgoing.data, outgoing.message.crc32c, outgoing.message.metadata_crc32c
-
-
-async def _begin(dataset: Dataset, asked: bytes, context: Context) -> Envelopes | None:
-    """Send the headers; the envelopes if the client has asked for checksums. ``asked`` is its ticket."""
+async def _begin(dataset: Dataset, ticket_message: bytes, context: Context) -> Envelopes | None:
+    """Send the headers; the envelopes if the client has asked for checksums. ``ticket_message`` is its ticket."""
     checked = (CHECKSUMS_HEADER, CHECKSUMS) in context.invocation_metadata()
     extra = [(CHECKSUMS_HEADER, CHECKSUMS)] if checked else []
     await send_headers(context, (*head_of_read(dataset), *extra))
-    return Envelopes(asked) if checked else None
+    return Envelopes(ticket_message) if checked else None
 
 
 async def _send_schema(header: bytes, envelopes: Envelopes | None, context: Context) -> None:

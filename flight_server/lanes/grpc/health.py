@@ -36,8 +36,8 @@ class Health:
         # Each streams its requests, so that they are read here, as Flight's.
         one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         calls = {
-            "Check": one(partial(self._asked, "Check"), None, _serialized),
-            "Watch": many(partial(self._asked, "Watch"), None, _serialized),
+            "Check": one(partial(self._checked, "Check"), None, _serialized),
+            "Watch": many(partial(self._checked, "Watch"), None, _serialized),
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH, calls),))
 
@@ -47,7 +47,7 @@ class Health:
         if self._servicer is not None:
             await self._servicer.enter_graceful_shutdown()
 
-    async def _asked(self, call: str, _: AsyncIterator[bytes], context: Any) -> Any:
+    async def _checked(self, call: str, _: AsyncIterator[bytes], context: Any) -> Any:
         try:
             request = await self._pending.request(context)
             service = wire.bytes_field(request or b"", 1, "HealthCheckRequest").decode()

@@ -277,10 +277,10 @@ class FlightService:
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
     async def do_get(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
-        asked = [wire.bytes_field(request, 1, "Ticket")]
+        messages = [wire.bytes_field(request, 1, "Ticket")]
         del request
         with open_stream():
-            await self._get.serve(asked.pop(), context, caller, call)
+            await self._get.serve(messages.pop(), context, caller, call)
 
     async def do_put(
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall

@@ -146,7 +146,7 @@ class EndedInputs:
         self._seconds = seconds
         self._draining = False
         # How many bytes the peer's kernel had taken, and when that number was first seen.
-        self._taken: dict[_Connection, tuple[int, float]] = {}
+        self._progress: dict[_Connection, tuple[int, float]] = {}
 
     def add(self, connection: _Connection) -> bool:
         """The client of a connection has ended its input; whether the connection stays open."""
@@ -155,7 +155,7 @@ class EndedInputs:
             return False
         if transport.get_extra_info("ssl_object") is not None:
             return False
-        self._taken[connection] = -1, 0.0
+        self._progress[connection] = -1, 0.0
         return True
 
     def drain(self) -> None:
@@ -172,15 +172,15 @@ class EndedInputs:
                 if state in (_TCP_CLOSE, _TCP_CLOSE_WAIT):
                     transport.abort()
         now = asyncio.get_running_loop().time()
-        for connection, (before, since) in list(self._taken.items()):
+        for connection, (before, since) in list(self._progress.items()):
             transport = connection.transport
             if transport is None or transport.is_closing() or not connection.answering:
-                del self._taken[connection]
+                del self._progress[connection]
                 connection.force_close()
                 continue
             state, taken_bytes = _tcp_info(transport)
             if taken_bytes != before:
-                self._taken[connection] = taken_bytes, now
+                self._progress[connection] = taken_bytes, now
             seconds = DRAINED_SECONDS if self._draining and _has_sent_all(transport) else self._seconds
             if state == _TCP_CLOSE or (taken_bytes == before and now - since >= seconds):
                 transport.abort()

@@ -160,7 +160,7 @@ class HttpServer:
         self._runner: Runner | None = None
         self._secure = False
         # Connections that have sent a request, and when each other one was first seen.
-        self._asked: set[object] = set()
+        self._requesters: set[object] = set()
         self._silent_since: dict[object, float] = {}
         self._ended_inputs = EndedInputs(reads.delivery.stall_seconds)
         self._newcomers = Turns(both_ends=True)
@@ -229,9 +229,9 @@ class HttpServer:
         server = None if self._runner is None else self._runner.server
         connections: list[Any] = [] if server is None else server.connections
         self._ended_inputs.look(connections if self._secure else ())
-        self._asked.intersection_update(connections)
+        self._requesters.intersection_update(connections)
         self._silent_since = {
-            each: self._silent_since.get(each, now) for each in connections if each not in self._asked
+            each: self._silent_since.get(each, now) for each in connections if each not in self._requesters
         }
         for connection in connections:
             since = self._silent_since.get(connection)
@@ -259,7 +259,7 @@ class HttpServer:
     async def _guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        self._asked.add(request.protocol)
+        self._requesters.add(request.protocol)
         resource = request.match_info.route.resource
         where = "" if resource is None else f" {resource.canonical}"
         call = request[_CALL] = ServedCall("http", request.method + where, peer_of(request))

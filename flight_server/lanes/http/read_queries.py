@@ -41,17 +41,14 @@ def listed_partitions(query: dict[str, str], dataset: Dataset, index: int | None
 
 def frame_number(query: dict[str, str], key: str) -> int | None:
     """The number of a frame; None if the query has none. Raises InvalidRequest."""
-    text = query.get(key)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise InvalidRequest(f"{key!r} is the number of a frame in ASCII decimal, not {text[:40]!r}")
-    return int(text)
+    return _number(query[key], f"{key!r} is the number of a frame") if key in query else None
 
 
 def versions_of(query: dict[str, str]) -> Versions | None:
     """The versions that a query asks for; None if it asks for none. Raises InvalidRequest."""
-    values: dict[str, Any] = {key: _version(query[key]) for key in ("as_of", "after") if key in query}
+    values: dict[str, Any] = {
+        key: _number(query[key], "a version is a number") for key in ("as_of", "after") if key in query
+    }
     if "follow" in query:
         if query["follow"] not in ("true", "false"):
             raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
@@ -59,7 +56,7 @@ def versions_of(query: dict[str, str]) -> Versions | None:
     return Versions.find(Fields(values, "the query"))
 
 
-def _version(text: str) -> int:
+def _number(text: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-        raise InvalidRequest(f"a version is a number in ASCII decimal, not {text[:40]!r}")
+        raise InvalidRequest(f"{what} in ASCII decimal, not {text[:40]!r}")
     return int(text)

@@ -15,8 +15,8 @@ from flight_server.datasets import Transactions, transactions
 from flight_server.memory import Metadata
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Conflict, OutOfBudget, Transaction
-from flight_server.records import put_transactions, transactions_of
 from flight_server.records.tables import TABLES
+from flight_server.records.transaction_records import put_transactions, transactions_of
 from tests.support.clocks import Clock
 
 DAY = 86_400.0

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flight_server.records import Database, DiskTrouble
+from flight_server.records import Database, DiskTrouble, sqlite_connections
 from flight_server.records import database as databases
 from tests.support import sqlite_files
 from tests.support.crash_points import CrashPoints
@@ -47,7 +47,7 @@ def numbers(database: Database) -> list[int]:
 def test_what_was_acknowledged_is_there_after_a_crash_at_any_step(
     base: Path, monkeypatch: pytest.MonkeyPatch, size_bytes: int
 ) -> None:
-    monkeypatch.setattr(databases, "CHECKPOINT_BYTES", 20_000)
+    monkeypatch.setattr(sqlite_connections, "LOG_BYTES", 20_000)
     root = base / "root"
     root.mkdir()
     with CrashPoints(root, base) as points, closing(Database(root)) as database:

@@ -21,10 +21,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.records import DamagedDatabase, DamagedRow, Database, DiskTrouble, OtherFormat
+from flight_server.records import (
+    DATABASE_NAME,
+    DamagedDatabase,
+    DamagedRow,
+    Database,
+    DiskTrouble,
+    OtherFormat,
+    sqlite_connections,
+    upkeep,
+)
 from flight_server.records import database as databases
-from flight_server.records.database import DATABASE_NAME, WITNESS_NAME, connected
+from flight_server.records.sqlite_connections import connected
 from flight_server.records.tables import DATASET
+from flight_server.records.whole_database import WITNESS_NAME
 from tests.support import sqlite_files
 from tests.support.polling import eventually
 from tests.support.ram_directory import ram_directory
@@ -290,7 +300,7 @@ def test_the_folder_is_synced_before_each_transaction_and_a_lost_directory_refus
 def test_another_process_that_has_locked_the_database_is_named(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_connections, "BUSY_SECONDS", 0.05)
     program = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
@@ -316,7 +326,7 @@ def test_another_process_that_has_locked_the_database_is_named(
 def test_a_database_that_is_locked_for_good_ends_the_start(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_connections, "BUSY_SECONDS", 0.05)
     with closing(sqlite3.connect(base / DATABASE_NAME, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(OSError, match="locked by another process"):
@@ -459,7 +469,7 @@ def test_a_process_that_was_forked_is_refused(base: Path) -> None:
 def test_the_log_is_begun_anew_also_after_a_reader_that_took_long(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(sqlite_connections, "LOG_BYTES", 100_000)
     monkeypatch.setattr(databases, "RETRY_SECONDS", 0.001)
     numbers = iter(range(1, 100_000))
 
@@ -483,7 +493,7 @@ def test_the_log_is_begun_anew_also_after_a_reader_that_took_long(
 def test_the_file_is_cut_when_most_of_its_rows_were_deleted(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "_UNUSED_PAGES", 64)
+    monkeypatch.setattr(upkeep, "_UNUSED_PAGES", 64)
     monkeypatch.setattr(databases, "RETRY_SECONDS", 0.001)
     with closing(Database(base)) as database:
         for row in range(1, 1001):

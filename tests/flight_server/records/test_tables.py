@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.records import DamagedRow
-from flight_server.records.database import connected
+from flight_server.records.sqlite_connections import connected
 from flight_server.records.tables import RecordTable, checksum
 
 TABLE = RecordTable("test", {"id": "INTEGER PRIMARY KEY", "text": "TEXT", "data": "BLOB", "time": "REAL"})

@@ -102,7 +102,6 @@ def test_metrics_add_up_what_changelogs_have(server: ServerProcess) -> None:
         "waiting_retractions": 0,
         "transaction_ids": 0,
         "garbage_rows": sum(each["garbage_rows"] for each in said),
-        "keys": 20,
         "ranges": 3,
         "runs": 4,
         "debt_rows": 40,

@@ -14,7 +14,9 @@ import pytest
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Kind
 from flight_server.records import Database
-from flight_server.storage import SEGMENTS_NAME, Disk, Disposal, SegmentWriter
+from flight_server.storage import Disk, SegmentWriter
+from flight_server.storage.disposal import Disposal
+from flight_server.storage.folder import SEGMENTS_NAME
 
 DEADLINE_SECONDS = 20.0
 
@@ -80,7 +82,7 @@ async def test_work_that_fails_is_logged_and_the_next_is_done(tmp_path: Path) ->
     path.write_bytes(b"")
     disposal.dispose(-1, None, MemoryPool(None).empty())
     disposal.dispose(os.open(path, os.O_RDONLY), path, MemoryPool(None).empty())
-    await disposal.settled()
+    await disposal.wait_idle()
     assert not path.exists()
     disposal.close()
 
@@ -114,18 +116,18 @@ async def test_a_file_that_the_disk_keeps_is_counted_and_tried_again_until_it_is
     del slices, others
     disk.delete(uncounted)
     for _ in range(3):
-        await disk.disposal.settled()
+        await disk.disposal.wait_idle()
         assert len(files(tmp_path)) == 3
         assert disk.pool.used_bytes == used_bytes + 100
         disk.disposal.try_again()
     keeping.refuses = False
     disk.disposal.try_again()
-    await disk.disposal.settled()
+    await disk.disposal.wait_idle()
     assert files(tmp_path) == []
     assert disk.pool.used_bytes == 0
     calls = keeping.calls
     disk.disposal.try_again()
-    await disk.disposal.settled()
+    await disk.disposal.wait_idle()
     assert keeping.calls == calls, "there is nothing to be tried"
     disk.close()
 
@@ -138,11 +140,11 @@ async def test_a_file_that_is_gone_by_itself_is_not_tried_again(
     keeping = KeepingDisk(monkeypatch)
     (path,) = files(tmp_path)
     del slices
-    await disk.disposal.settled()
+    await disk.disposal.wait_idle()
     keeping.refuses = False
     path.unlink()
     disk.disposal.try_again()
-    await disk.disposal.settled()
+    await disk.disposal.wait_idle()
     assert disk.pool.used_bytes == 0
     disk.close()
 
@@ -156,13 +158,13 @@ async def test_no_file_is_deleted_while_a_failed_commit_of_the_records_may_count
     monkeypatch.setattr(Database, "in_doubt", property(lambda _: in_doubt))
     del slices
     for _ in range(3):
-        await disk.disposal.settled()
+        await disk.disposal.wait_idle()
         assert len(files(tmp_path)) == 1
         assert disk.pool.used_bytes == used_bytes
         disk.disposal.try_again()
     in_doubt = False
     disk.disposal.try_again()
-    await disk.disposal.settled()
+    await disk.disposal.wait_idle()
     assert files(tmp_path) == []
     assert disk.pool.used_bytes == 0
     disk.close()

@@ -114,7 +114,7 @@ async def test_a_shuffle_that_is_replaced_during_its_seal_is_whole_for_its_reade
     assert take_one(reader).rows == 1
     with pytest.raises(EndOfQueue):
         take_one(reader)
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert committed(tmp_path) == []
 
 
@@ -151,5 +151,5 @@ async def test_a_staged_write_that_is_dropped_during_its_seal_does_not_take_the_
     with pytest.raises(DatasetDropped):
         await sealing
     assert node.catalogue.get("d") is None
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert committed(tmp_path) == []

@@ -20,7 +20,7 @@ from flight_server.node import Node
 from flight_server.protocol import PlanRequest, Retention
 from flight_server.protocol.errors import CorruptFrame, DatasetDropped, OutOfBudget, ReadTrouble
 from flight_server.records import DATABASE_NAME, DiskTrouble
-from flight_server.storage import RECORDS_NAME
+from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering import Reader
 from flight_server.tiering import loading as loading_module
 from flight_server.tiering.recovery import delete_garbage, recover

@@ -92,7 +92,7 @@ async def test_an_overwrite_that_was_cancelled_while_it_was_committed_has_the_na
     assert node.catalogue.find("d") is dataset
     assert (await seal(node.durability, dataset, request)).generation == dataset.generation
     # Two servers must not delete the files of the old one at the same time.
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert await bytes_after_restart(tmp_path) == [b"new"]
 
 

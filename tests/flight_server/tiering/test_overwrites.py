@@ -25,7 +25,7 @@ from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, CorruptFrame, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
 from flight_server.server import Server
-from flight_server.storage import RECORDS_NAME
+from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering.readback import frame_lost
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired
@@ -83,7 +83,7 @@ async def same_after_a_crash(node: Node, tmp_path: Path, expected: bytes) -> Non
     """The generation that has the name has it after a crash."""
     dataset = node.catalogue.find("d")
     assert await bytes_of(node.catalogue, dataset, 0) == [expected]
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert committed(tmp_path) == [dataset.generation]
     assert await bytes_after_restart(tmp_path) == [expected]
 
@@ -194,7 +194,7 @@ async def test_a_row_that_could_not_be_deleted_before_the_server_ended_keeps_its
     await node.catalogue.disk.end_commits()
     node.catalogue.drop("d")
     del dataset
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert await bytes_after_restart(tmp_path) == [b"x"]
 
 
@@ -211,7 +211,7 @@ async def test_a_partition_that_fails_while_its_overwrite_is_committed_is_damage
     assert sink.dataset.sealed
     (entry,) = node.catalogue.disk.quarantine.entries
     assert (entry.key, entry.served) == (("d", sink.dataset.generation), True)
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert entry.files == tuple(file.name for file in files(tmp_path))
     assert await bytes_after_restart(tmp_path) == [b"new"]
 
@@ -228,11 +228,11 @@ async def test_a_refused_overwrite_that_a_crash_could_make_count_keeps_its_files
             await sink.end()
         sink.abort(Conflict("it was refused"))
         del sink
-        await node.catalogue.disk.disposal.settled()
+        await node.catalogue.disk.disposal.wait_idle()
         assert len(files(tmp_path)) > 1
     await node.catalogue.records.commit(lambda _: None)
     node.catalogue.disk.disposal.try_again()
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     assert files(tmp_path) == [old]
 
 
@@ -384,7 +384,7 @@ async def test_damage_that_is_met_while_the_row_is_being_deleted_keeps_the_files
     held.go_on()
     await end
     del dataset, end
-    await node.catalogue.disk.disposal.settled()
+    await node.catalogue.disk.disposal.wait_idle()
     await node.catalogue.records.commit(lambda _: None)
     with closing(restarted(tmp_path)) as after:
         entries = after.disk.quarantine.entries
@@ -463,7 +463,7 @@ async def test_readers_of_a_recovered_dataset_that_was_overwritten_finish_with_p
         assert await bytes_of(node.catalogue, old, 1) == [b"old 1"]
         assert committed(tmp_path) == [new.generation]
         del old
-        await node.catalogue.disk.disposal.settled()
+        await node.catalogue.disk.disposal.wait_idle()
         await node.catalogue.records.commit(lambda _: None)
         with closing(sqlite3.connect(tmp_path / RECORDS_NAME / DATABASE_NAME)) as connection:
             assert connection.execute("SELECT count(*) FROM dataset").fetchone() == (1,)

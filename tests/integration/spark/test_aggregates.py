@@ -192,11 +192,17 @@ def test_a_limit_after_a_sort_gives_the_first_rows_in_order(client: ShuffleClien
         assert list(map(repr, top.toDF().collect())) == list(map(repr, expected.collect()))
 
 
-def test_a_limit_gives_so_many_rows_wherever_it_stands(client: ShuffleClient, rows: DataFrame) -> None:
+def test_a_limit_gives_so_many_rows_wherever_it_stands(
+    client: ShuffleClient, rows: DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
     pipeline = client.pipeline(rows)
     assert pipeline.limit(1234).toDF().count() == 1234
     assert pipeline.limit(0).toDF().collect() == []
-    assert pipeline.repartition(4, "k").limit(17).repartition(2).count() == 17
+    limited = pipeline.repartition(4, "k").limit(17).repartition(2)
+    assert limited.count() == 17
+    limited.explain()
+    shown = capsys.readouterr().out
+    assert len(limited.statistics().exchanges) == shown.count("written by ") > 0
     assert pipeline.limit(10_000).count() == 3000
 
 
@@ -227,6 +233,7 @@ def test_a_count_neither_runs_again_nor_drops_what_is_persisted(
     )
     assert kept.filter(pc.field("id") < 30).count() == 30
     assert kept.repartition(1).sortWithinPartitions("id").count() == kept.count() == 100
+    assert [each.is_reused for each in kept.statistics().exchanges] == [True]
     assert runs.value == 1
     kept.unpersist()
 

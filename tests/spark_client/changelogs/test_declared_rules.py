@@ -11,7 +11,7 @@ import pytest
 from flight_server.protocol import CreateRequest
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import latest, pair, top_k, until_closed
-from spark_client.changelogs import declaration
+from spark_client.changelogs.declared_rules import declaration
 
 SCHEMA = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("kind", pa.string())])
 BY = {"key": "currency", "order_by": "time"}

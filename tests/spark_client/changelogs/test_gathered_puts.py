@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget
-from spark_client.changelogs import GatheringWriter, gathered_puts
-from spark_client.changelogs.gathered_puts import GatheredKind
+from spark_client.changelogs import gathered_puts
+from spark_client.changelogs.gathered_puts import GatheredKind, GatheringWriter
 from spark_client.changelogs.put_rows import PutRows
 from spark_client.lanes import Closed
 from tests.support.fake_stream import until

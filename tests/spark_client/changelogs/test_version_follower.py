@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from flight_server.protocol.errors import PartitionFailed
-from spark_client.changelogs import Follower
+from spark_client.changelogs.version_follower import Follower
 from spark_client.connection import ForkedProcess, Reading, RemoteServer, Timeouts
 from spark_client.merge import DatasetRef, Portion
 from tests.support.fake_stream import until

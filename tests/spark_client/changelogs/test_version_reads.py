@@ -8,7 +8,8 @@ import pytest
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import Versions
-from spark_client.changelogs import VersionBatches, fetch
+from spark_client.changelogs import VersionBatches
+from spark_client.changelogs.version_reads import fetch
 from spark_client.connection import Reading, RemoteServer, Timeouts
 from spark_client.lanes import CutRead
 from spark_client.merge import DatasetRef, Portion

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -139,7 +141,8 @@ def test_a_writer_that_raises_leaves_nothing_and_the_next_one_makes_the_file(
 def test_a_base_without_room_is_passed_over(
     files: HostFiles, bases: tuple[Path, ...], opened: list[HostFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_files, "_free_bytes", lambda _: host_files.MARGIN_BYTES + 99)
+    usage = SimpleNamespace(free=host_files.MARGIN_BYTES + 99, total=1 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     opened.append(make(files, "large", size_bytes=100))
     opened.append(make(files, "small", size_bytes=99))
     assert [file.path.parent for file in opened] == [directory(bases[1]), directory(bases[0])]

@@ -12,10 +12,10 @@ import pytest
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading, RemoteServer
-from spark_client.jobs import Destination, InTurn, ReadTask, Shares, TaskNumbers, WriteTask
+from spark_client.jobs import InTurn, ReadTask, Shares, TaskNumbers, WriteTask
 from spark_client.jobs.job import Job, Target
 from spark_client.jobs.runner import reports_of_driver
-from spark_client.jobs.tasks import DECODED_TIMES
+from spark_client.jobs.tasks import DECODED_TIMES, Destination
 
 SCHEMA = pa.schema({"n": pa.int64()})
 A = "grpc://a:1"

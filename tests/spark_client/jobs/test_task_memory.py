@@ -23,8 +23,8 @@ import numpy as np, pyarrow as pa
 from flight_server.memory import allocator
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
-from spark_client.jobs import Destination, InTurn, WriteTask
-from spark_client.jobs.tasks import _KEPT_BYTES
+from spark_client.jobs import InTurn, WriteTask
+from spark_client.jobs.tasks import _KEPT_BYTES, Destination
 
 allocator.keep_freed(_KEPT_BYTES)  # as WriteTask.run in a worker
 rows = pa.record_batch({"n": np.arange(1 << 18), "m": np.arange(1 << 18)})

@@ -17,8 +17,8 @@ from flight_server.protocol import CreateRequest, Kind, PutCreate, SealRequest
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
 from spark_client.executors.executor_servers import RunningServers
-from spark_client.jobs import ByKeys, Destination, InTurn, ReadTask, WriteTask, tasks
-from spark_client.jobs.tasks import UNSEEN_LEASE_SECONDS
+from spark_client.jobs import ByKeys, InTurn, ReadTask, WriteTask, tasks
+from spark_client.jobs.tasks import UNSEEN_LEASE_SECONDS, Destination
 from spark_client.merge import DatasetRef
 from spark_client.steps import MapStage, Pass, run
 from tests.support.server_process import ServerProcess

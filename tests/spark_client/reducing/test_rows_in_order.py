@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from flight_server.protocol import InvalidRequest
 from spark_client.reducing import Reduction
 from spark_client.reducing.group_states import Extreme, Present, Product, RowCount, StateColumn, Sum
-from spark_client.reducing.reduction import MERGED_ROWS, RowsInOrder
+from spark_client.reducing.reduction import MERGED_ROWS, MERGED_ROWS_OF_FEW_GROUPS, RowsInOrder
 from tests.support.examples import examples
 
 SCHEMA = pa.schema(
@@ -114,6 +114,24 @@ def test_groups_of_one_row_are_kept_in_memory_of_their_own() -> None:
     found = pa.concat_tables(by.reduced(by.lifted(refilled()), None))
     expected = [*range(3 * count)]
     assert found.to_pydict() == {"k": expected, "s0": expected}
+
+
+def test_large_batches_of_few_groups_are_merged_one_by_one_and_small_ones_are_kept() -> None:
+    schema = pa.schema([("k", pa.string()), ("s0", pa.int64()), ("s1", pa.decimal128(19, 2))])
+    by = Reduction(("k",), (RowCount(), Sum("d", schema.field("s1").type)), schema, "aggregate")
+    sizes = [MERGED_ROWS_OF_FEW_GROUPS, MERGED_ROWS, MERGED_ROWS_OF_FEW_GROUPS]
+    batches = [
+        pa.record_batch(
+            {"k": [*"ab", None] * (size // 3), "d": [Decimal("1.00"), None, Decimal(0)] * (size // 3)}
+        )
+        for size in (count - count % 3 + 3 for count in sizes)
+    ]
+    batches = [batch.set_column(1, "d", batch.column("d").cast(pa.decimal128(9, 2))) for batch in batches]
+    every = [*by.lifted(iter(batches))]
+    assert [batch.num_rows for batch in every] == [3, batches[1].num_rows, 3]
+    rows = sum(batch.num_rows for batch in batches) // 3
+    expected = {"k": ["a", "b", None], "s0": [rows] * 3, "s1": [Decimal(rows), None, Decimal(0)]}
+    assert by.merge(every).to_pydict() == expected
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,9 @@ EXPRESSIONS = [
     A.is_null() | (B == "y"),
     ~(A == "x"),
     (A == "x") & (N > 3),
+    (N > 1) & A.isin(["x", "y"]) & (N < 4) & B.is_valid() & N.is_valid(),
+    (A == B) & (N > 1),
+    (B == "x") & pc.scalar(value=True),
     pc.if_else(A == "x", B, A) == "y",
     N > 100,
     pc.scalar(value=True),
@@ -50,16 +53,22 @@ texts = st.sampled_from(["x", "y", "z", None])
 
 @given(
     rows=st.lists(st.tuples(texts, texts, st.integers(0, 5)), max_size=80),
+    names=st.sampled_from([["n", "a"], ["n"], ["b"]]),
     coded=st.sampled_from([(), ("a",), ("a", "b"), ("a", "b", "n")]),
     expression=st.sampled_from(EXPRESSIONS),
     first=st.integers(0, 3),
 )
 def test_the_kept_rows_are_those_of_arrows_filter(
-    rows: list[tuple[str | None, str | None, int]], coded: Sequence[str], expression: Any, first: int
+    rows: list[tuple[str | None, str | None, int]],
+    names: list[str],
+    coded: Sequence[str],
+    expression: Any,
+    first: int,
 ) -> None:
     batch = batch_of(rows, coded).slice(first)
-    names = ["n", "a"]
-    found = KeptRows.by(expression, SCHEMA, names).of(batch, Declared("the scan", SCHEMA))
+    kept = KeptRows.by(expression, SCHEMA, names)
+    read = Declared("the scan", pa.schema([f for f in SCHEMA if f.name in {*names, *kept.looked_at}]))
+    found = kept.of(batch.select(read.schema.names), read)
     expected = Declared("the scan", SCHEMA).cast(batch).filter(expression).select(names)
     if found is None:
         assert not expected.num_rows
@@ -69,13 +78,19 @@ def test_the_kept_rows_are_those_of_arrows_filter(
 
 def test_a_filter_of_dictionaries_is_evaluated_once_for_each_combination_of_values() -> None:
     batch = batch_of([("x", "y", 1), (None, "x", 2)] * 500, ["a", "b"])
-    kept = KeptRows.by(A.is_null() & (B == "x"), SCHEMA, ["n"])
-    with mock.patch.object(
-        KeptRows, "_evaluated", autospec=True, side_effect=KeptRows._evaluated
-    ) as evaluated:
+    kept = KeptRows.by(pc.if_else(A.is_null(), B, "y") == "x", SCHEMA, ["n"])
+    with mock.patch.object(KeptRows, "_evaluated", side_effect=KeptRows._evaluated) as evaluated:
         assert kept.of(batch, Declared("the scan", SCHEMA)).column("n").to_pylist() == [2] * 500
-    ((_, rows),) = [call.args for call in evaluated.call_args_list]
-    assert rows.num_rows == 6
+    assert [call.args[1].num_rows for call in evaluated.call_args_list] == [6]
+
+
+def test_only_conditions_of_dictionaries_are_looked_up_and_no_text_is_decoded() -> None:
+    batch = batch_of([("x", None, 1), ("y", "x", 2), (None, "y", 3)] * 100, ["a", "b"])
+    kept = KeptRows.by((N > 1) & A.isin(["x", "y"]) & (N < 3), SCHEMA, ["n"])
+    with mock.patch.object(KeptRows, "_evaluated", side_effect=KeptRows._evaluated) as evaluated:
+        assert kept.of(batch, Declared("the scan", SCHEMA)).column("n").to_pylist() == [2] * 100
+    rows = [call.args[1] for call in evaluated.call_args_list]
+    assert [(each.num_rows, each.schema.names) for each in rows] == [(3, ["a"]), (300, ["n"])]
 
 
 @pytest.mark.parametrize("index", [pa.int8(), pa.uint32(), pa.uint64()])

@@ -19,28 +19,20 @@ from flight_server.protocol import (
     Unavailable,
 )
 from spark_client.connection import TimedOut, Unreachable
-from spark_client.servers import (
-    DatasetMachine,
+from spark_client.servers import Holder, HolderKind, PlannedDataset, Report, RunJob, Scope, ServerStart
+from spark_client.servers.dataset_machine import DatasetMachine, HeldState
+from spark_client.servers.driver_calls import (
     DriverCall,
     Drop,
     Fail,
     FindObject,
-    HeldState,
-    Holder,
-    HolderKind,
     Look,
     Patience,
-    PlannedDataset,
-    Presence,
     RemoveObjects,
     Renew,
-    Report,
-    RunJob,
-    Scope,
     Seal,
-    ServerStart,
-    ServerTable,
 )
+from spark_client.servers.server_table import Presence, ServerTable
 
 A, B, C = (ServerStart(f"grpc://{name}:1", f"start of {name}") for name in "abc")
 ALL = (A.location, B.location)

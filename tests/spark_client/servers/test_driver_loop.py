@@ -22,8 +22,8 @@ from spark_client.servers import (
     RunJob,
     ServerList,
     ServerStart,
-    ServerTable,
 )
+from spark_client.servers.server_table import ServerTable
 from tests.support.polling import eventually
 
 A, B = "grpc://a:1", "grpc://b:1"

@@ -11,7 +11,8 @@ import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.connection import RemoteServer
-from spark_client.servers import DriverServer, Presence, ServerList, ServerStart, owner_of
+from spark_client.servers import DriverServer, ServerList, ServerStart, owner_of
+from spark_client.servers.server_table import Presence
 
 A, B = "grpc://a:1", "grpc://b:1"
 
@@ -63,7 +64,7 @@ def learn(servers: ServerList, *locations: str) -> None:
 def test_servers_of_tasks_are_listed_without_the_drivers_own(learnt: ServerList) -> None:
     assert not learnt.locations
     learn(learnt, A, B)
-    assert learnt.locations == learnt.asked == (A, B)
+    assert learnt.locations == learnt.all_locations == (A, B)
 
 
 def test_the_end_drains_what_was_learnt_and_allows_no_later_start(

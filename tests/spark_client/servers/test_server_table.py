@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_client.servers import Presence, ServerStart, ServerTable
+from spark_client.servers import ServerStart
+from spark_client.servers.server_table import Presence, ServerTable
 
 A, B = "grpc://a:1", "grpc://b:1"
 A1, A2, B1 = ServerStart(A, "a1"), ServerStart(A, "a2"), ServerStart(B, "b1")

@@ -19,16 +19,8 @@ from pyspark.sql.types import LongType, StructType
 
 from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
 from spark_client.steps import Pass
-from spark_client.writing import (
-    FileStage,
-    FolderWrite,
-    ParquetFolder,
-    Place,
-    WrittenFile,
-    folder_write,
-    layout_of,
-)
-from spark_client.writing.folder_write import HIDDEN, Journal
+from spark_client.writing import FileStage, ParquetFolder, Place, WrittenFile, folder_write, layout_of
+from spark_client.writing.folder_write import HIDDEN, FolderWrite, Journal
 from spark_client.writing.storage_place import _AT_ONCE
 
 LAYOUT = layout_of(StructType().add("id", LongType()), (), "a test", compression="none")
@@ -249,6 +241,19 @@ def test_an_overwrite_removes_a_link_and_nothing_behind_it(tmp_path: Path) -> No
     assert ids_in(tmp_path / "out") == NEW
     assert left_over(tmp_path / "out") == {"_SUCCESS"}
     assert (tmp_path / "important" / "precious.parquet").exists()
+
+
+@pytest.mark.parametrize("below", ["", "out"])
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path, below: str) -> None:
+    link, disk = tmp_path / "link", tmp_path / "disk"
+    link.symlink_to(disk)
+    with pytest.raises(
+        InvalidRequest, match=f"a test: {link} is a link to {disk}, which is not there; make that"
+    ):
+        Place.of(link / below, None, "a test")
+    disk.mkdir()
+    Place.of(link / below, None, "a test").mark("x")
+    assert (disk / below / "x").exists()
 
 
 def test_a_delta_table_is_not_written_past_its_log(tmp_path: Path) -> None:

@@ -15,15 +15,8 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
 from spark_client.steps import Pass
-from spark_client.writing import (
-    DeltaFiles,
-    FileStage,
-    FolderWrite,
-    IcebergFiles,
-    WrittenFile,
-    folder_write,
-)
-from spark_client.writing.folder_write import HIDDEN
+from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile, folder_write
+from spark_client.writing.folder_write import HIDDEN, FolderWrite
 from spark_client.writing.table_files import TableFiles
 
 pytest.importorskip("deltalake")
@@ -239,6 +232,23 @@ def test_a_stray_file_costs_a_table_nothing(tables: Tables, name: str) -> None:
     written(tables, "t", "append", MORE)
     assert tables.rows("t") == expected(*ROWS, *MORE)
     assert stray.exists()
+
+
+def test_a_file_of_a_task_that_outlives_its_write_is_not_read_and_goes_with_a_vacuum(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    tables = DeltaTables(tmp_path)
+    files, layout = tables.files("t", "append")
+    with files.staged() as write:
+        files.commit(write, *staged(files, layout, write, ROWS))
+    _, late = staged(files, layout, write, ROWS)
+    written(tables, "t", "append", MORE)
+    assert tables.rows("t") == expected(*ROWS, *MORE)
+    table = DeltaTable(str(tmp_path / "t"))
+    assert table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True) == [
+        f"{write.id}/{each.name}" for each in late
+    ]
+    assert tables.rows("t") == expected(*ROWS, *MORE)
 
 
 def test_columns_of_a_delta_table_that_are_not_the_pipelines_are_refused(tmp_path: Path) -> None:

@@ -5,10 +5,15 @@ then by all columns; a row with count 3 is three rows. The greatest of the kind 
 arrival does not matter, until compaction has removed a pair: it is settled then, and a smaller row that comes after the
 delay pairs with the remaining rows.
 
-Needed are the rows that are shown, every count below zero, and each pair that a later version may undo. In each kind
-the rows before the first one that later updates change are, at every version that can still be asked for, the first of
-their kind. So the pairs among these, the first with the first, are the same at each of these versions, and without them
-the others pair as they did.
+Needed are the rows that are shown, every count below zero, the rows that later updates change, and each pair that a
+later version may undo. A row is not shown at a version that has at least as many rows of the other kind as it has of
+its own kind up to it. So it is shown at none that can still be asked for if the rows of the other kind that stay are at
+least those up to it and the later updates of these. Of such rows equally many of both kinds can go: that changes
+neither which others are shown, nor by how many one kind has more.
+
+With ``emit`` it matters which rows pair. In each kind the rows before the first one that later updates change are, at
+every version that can still be asked for, the first of their kind. So the pairs among these, the first with the first,
+are the same at each of these versions, and without them the others pair as they did: only these go.
 
 Emitting. :meth:`Pairs.paired` has one row for each pair: the columns of the key; with ``order_by`` its first column of
 the row of the first kind and of the second, named as the two values (``send``, ``recv``), and ``latency``, the second
@@ -24,7 +29,7 @@ from numpy.typing import NDArray
 from flight_server.protocol import RESERVED_COLUMNS, InvalidRequest, KeepRule
 
 from .declared import check_differences, difference, equal_to, typed_value
-from .ranked import Counts, Groups, Kept, greatest, of_rows, sums, sums_upto
+from .ranked import Counts, Groups, Kept, of_rows, sums, sums_upto
 from .rule import Rule
 
 LATENCY_COLUMN = "latency"
@@ -60,10 +65,10 @@ class Pairs(Rule):
             self.emitted_schema = self._pairs(pa.RecordBatch.from_pylist([], schema), none, none).schema
 
     def kept(self, groups: Groups) -> Kept:
-        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64)))
+        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64), 0))
 
-    def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
-        alone = self._alone(groups, later_retractions)
+    def needed(self, groups: Groups, later_retractions: Counts, spare: int = 0) -> Kept:
+        alone = self._alone(groups, later_retractions, spare)
         return Kept(groups.rows, np.where(groups.counts < 0, groups.counts, alone))
 
     def paired(self, groups: Groups) -> Kept:
@@ -79,19 +84,26 @@ class Pairs(Rule):
         seconds = other[np.searchsorted(other_at, begins, side="right") - 1]
         return Kept(self._pairs(groups.rows, firsts, seconds), counts.astype(np.int64))
 
-    def _alone(self, groups: Groups, later: Counts) -> Counts:
-        """How many copies of each row remain without the pairs that ``later`` updates leave as they are."""
+    def spares(self, rows: pa.RecordBatch, diffs: Counts) -> NDArray[np.bool_]:
+        del rows
+        return (diffs > 0) & (self.emitted_schema is None)
+
+    def _alone(self, groups: Groups, later: Counts, spare: int) -> Counts:
+        """How many copies of each row remain without the pairs that no ``later`` update needs."""
         present = np.maximum(groups.counts, 0)
         kinds = self._kinds(groups.rows)
         copies = [np.where(kind, present, 0) for kind in kinds]
-        steady = [
-            sums(groups, np.where(sums_upto(groups, kind & (later < 0)) == 0, each, 0))
-            for kind, each in zip(kinds, copies, strict=True)
-        ]
-        pairs = np.minimum(*steady)
-        for kind, each in zip(kinds, copies, strict=True):
-            left = greatest(groups, each, of_rows(groups, sums(groups, each) - pairs))
-            present = np.where(kind, left, present)
+        free = []
+        for kind, each, other in zip(kinds, copies, reversed(copies), strict=True):
+            moved = sums_upto(groups, np.where(kind, -later, 0))
+            partners = of_rows(groups, sums(groups, np.maximum(other + later, 0)))
+            below = sums_upto(groups, each) - each
+            changes = moved if self.emitted_schema is not None else later
+            free.append(np.where(changes == 0, np.clip(partners - below - moved - spare, 0, each), 0))
+        pairs = of_rows(groups, np.minimum(*(sums(groups, each) for each in free)))
+        for each in free:
+            below = sums_upto(groups, each) - each
+            present = present - np.clip(pairs - below, 0, each)
         return present
 
     def _kinds(self, rows: pa.RecordBatch) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -47,7 +47,7 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block's entry in the footer, in the format's order. ``keys``: hashes that no block before it has."""
+    """A block's entry in the footer, in the format's order."""
 
     offset: int
     size_bytes: int
@@ -57,4 +57,3 @@ class Block:
     first_version: int
     last_version: int
     crc32c: int
-    keys: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,6 @@ from flight_server.memory import Reservation
 from .updates import DELETE, Numbers, Updates
 
 MAX_HASH = (1 << 64) - 1
-LEAST_HASHES = 512
-"""By which the keys of several runs are counted (``contents``): with so many an estimate is rarely 10 % off."""
 
 
 class Damaged(Exception):
@@ -66,18 +63,18 @@ class Counts:
 
     def add(self, updates: Updates) -> None:
         """Count these, too."""
-        asked = self._question
-        starts = np.searchsorted(updates.hashes, asked.lows, "left")
+        question = self._question
+        starts = np.searchsorted(updates.hashes, question.lows, "left")
         rows = np.diff(starts, append=len(updates))
         versions, diffs = updates.versions, updates.diffs
-        old = (versions > np.repeat(asked.olds, rows)) & (versions <= asked.upto)
-        self._sum(self.alive, versions > np.repeat(asked.sinces, rows), starts, rows)
+        old = (versions > np.repeat(question.olds, rows)) & (versions <= question.upto)
+        self._sum(self.alive, versions > np.repeat(question.sinces, rows), starts, rows)
         self._sum(self.old, old, starts, rows)
         if updates.retractions:
             self._sum(self.retracting, old & (diffs < 0) & (diffs != DELETE), starts, rows)
         ending = diffs == DELETE
-        if asked.ends_keys is not None:
-            ending |= asked.ends_keys(updates)
+        if question.ends_keys is not None:
+            ending |= question.ends_keys(updates)
         ending &= old
         if ending.any():
             self.ending = unique(self.ending, updates.hashes[ending])
@@ -115,16 +112,6 @@ class MemoryRun:
         """Let its bytes count, if its room is empty; also beyond the limit."""
         self._room.grow(self.size_bytes - self._room.size_bytes)
 
-    @property
-    def keys(self) -> int:
-        """How many hashes it has."""
-        return self.updates.distinct_hashes
-
-    @cached_property
-    def least_hashes(self) -> Hashes:
-        """Its ``LEAST_HASHES`` least ones, sorted, or all of fewer."""
-        return self.updates.unique_hashes[:LEAST_HASHES].copy()
-
     def ends(self) -> tuple[int, int]:
         """The least and the greatest hash; of a run without rows those of one that has every hash."""
         hashes = self.updates.hashes
@@ -133,12 +120,12 @@ class MemoryRun:
     def rows_upto(self, versions: Numbers) -> Numbers:
         """How many rows have at most each of these versions; of a file not more than there are, and about as many."""
         own = self.updates.versions
-        found: Numbers = np.where(versions >= self.last_version, self.rows, 0)
+        rows: Numbers = np.where(versions >= self.last_version, self.rows, 0)
         for place in np.flatnonzero(
             (versions >= self.first_version) & (versions < self.last_version)
         ).tolist():
-            found[place] = np.count_nonzero(own <= versions[place])
-        return found
+            rows[place] = np.count_nonzero(own <= versions[place])
+        return rows
 
     def counts(self, question: Question) -> Counts:
         """How many rows there are of which kind."""

@@ -7,9 +7,8 @@ Format
         blocks    one after the other, each at a multiple of 64: an encapsulated IPC record batch of up to
                   ``BLOCK_ROWS`` rows and about ``BLOCK_BYTES``, but of one row at least, with the changelog's columns
                   and _hash (uint64), _version, _diff (int64)
-        footer    UTF-8 JSON: rows, retractions, tombstones, first_version, last_version, least_hashes (as of a run in
-                  memory), and for each block
-                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C, keys]
+        footer    UTF-8 JSON: rows, retractions, tombstones, and for each block
+                  [offset, bytes, rows, least hash, greatest hash, least version, greatest version, CRC-32C]
         tail      u64 length of the footer, u32 its CRC-32C, 8 bytes magic, "FLSHRUN1"
 
 Validity
@@ -39,6 +38,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +46,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
@@ -54,7 +54,7 @@ from flight_server.storage import FileHeader, Folder, open_regular
 
 from .blocks import Block, of_block, to_block
 from .layout import Layout
-from .run import LEAST_HASHES, MAX_HASH, Counts, Damaged, MemoryRun, Question
+from .run import MAX_HASH, Counts, Damaged, MemoryRun, Question
 from .updates import Numbers, Updates
 
 BLOCK_ROWS = 32 << 10
@@ -67,6 +67,7 @@ _ALIGNMENT = 64
 _TAIL = struct.Struct("<QI8s")
 
 
+@dataclass(frozen=True)
 class RunFolder:
     """Where the files of one changelog are made and deleted.
 
@@ -76,26 +77,14 @@ class RunFolder:
         delete: deletes a file and frees its bytes, later and in another thread.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        header: FileHeader,
-        disk: MemoryPool,
-        delete: Callable[[Path, Reservation], None],
-    ) -> None:
-        self.header = header
-        self.disk = disk
-        self.delete = delete
-        self._folder = folder
+    folder: Folder
+    header: FileHeader
+    disk: MemoryPool
+    delete: Callable[[Path, Reservation], None]
 
     @property
     def path(self) -> Path:
-        return self._folder.path
-
-    def make(self) -> tuple[_File, int]:
-        """A new file, and its descriptor. Raises OSError."""
-        path, fd = self._folder.make("run")
-        return _File(path, self), fd
+        return self.folder.path
 
 
 class _File:
@@ -126,18 +115,17 @@ class RunWriter:
         self._layout = layout
         self.blocks: list[Block] = []
         self.retractions = self.tombstones = 0
-        self._least: Hashes = np.zeros(0, np.uint64)
         self._offset = 0
         self._fd = -1
         with _on_disk(folder.path):
-            self._file, self._fd = folder.make()
+            path, self._fd = folder.folder.make("run")
+            self._file = _File(path, folder)
         self._write(folder.header.encode())
 
     def add(self, updates: Updates) -> None:
         """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
-            begun = bool(self.blocks) and self.blocks[-1].high == int(part.hashes[0])
             self._write(bytes(-self._offset % _ALIGNMENT))
             block = Block(
                 self._offset,
@@ -148,14 +136,11 @@ class RunWriter:
                 int(part.versions.min()),
                 int(part.versions.max()),
                 crc32c(data),
-                part.distinct_hashes - begun,
             )
             self._write(memoryview(data))
             self.blocks.append(block)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
-            if len(self._least) < LEAST_HASHES:
-                self._least = unique(self._least, part.unique_hashes[:LEAST_HASHES])[:LEAST_HASHES]
 
     def finish(self) -> RunFile:
         """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
@@ -166,9 +151,6 @@ class RunWriter:
                 "rows": sum(block.rows for block in self.blocks),
                 "retractions": self.retractions,
                 "tombstones": self.tombstones,
-                "first_version": min((block.first_version for block in self.blocks), default=0),
-                "last_version": max((block.last_version for block in self.blocks), default=0),
-                "least_hashes": self._least.tolist(),
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
             },
             separators=(",", ":"),
@@ -212,7 +194,7 @@ class RunFile:
 
     def __init__(self, file: _File, layout: Layout, version: int | None = None) -> None:
         self.path = path = file.path
-        self.version = version
+        self.version: int | None = None
         self._file = file
         self._layout = layout
         footer = _read_footer(path)
@@ -220,27 +202,25 @@ class RunFile:
             self.rows = int(footer["rows"])
             self.retractions = int(footer["retractions"])
             self.tombstones = int(footer["tombstones"])
-            self.first_version = int(footer["first_version"]) if version is None else version
-            self.last_version = int(footer["last_version"]) if version is None else version
             self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            self.least_hashes = np.array(footer["least_hashes"], np.uint64)
             self._lows = np.array([block.low for block in self.blocks], np.uint64)
             self._highs = np.array([block.high for block in self.blocks], np.uint64)
+            self._rows_before = np.cumsum(np.array([0, *(block.rows for block in self.blocks)], np.int64))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"the footer of {path.name} is not valid: {error}") from error
         self.size_bytes = int(footer["size_bytes"])
-        if sum(block.rows for block in self.blocks) != self.rows or any(
+        if self._rows_before[-1] != self.rows or any(
             block.offset + block.size_bytes > self.size_bytes for block in self.blocks
         ):
             raise Damaged(f"the blocks of {path.name} do not lie within it")
-        self.keys = sum(block.keys for block in self.blocks)
-        self._rows_before = np.concatenate([[0], np.cumsum([block.rows for block in self.blocks])]).astype(
-            np.int64
-        )
+        self.first_version = min((block.first_version for block in self.blocks), default=0)
+        self.last_version = max((block.last_version for block in self.blocks), default=0)
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
         self._counted: tuple[Question, int, float, Counts] | None = None
         self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
+        if version is not None:
+            self.commit(version)
         if file.room.size_bytes < self.size_bytes:
             file.room.grow(self.size_bytes - file.room.size_bytes)
 
@@ -279,6 +259,7 @@ class RunFile:
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions"."""
         self.version = self.first_version = self.last_version = version
+        self.blocks = [replace(block, first_version=version, last_version=version) for block in self.blocks]
         self._decoded = None
 
     def ends(self) -> tuple[int, int]:
@@ -287,10 +268,8 @@ class RunFile:
     def rows_upto(self, versions: Numbers) -> Numbers:
         # As if it had equally many rows of each version.
         first, last = self.first_version - 1, self.last_version
-        found: Numbers = (
-            self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
-        ).astype(np.int64)
-        return found
+        rows: Numbers = self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
+        return rows
 
     def counts(self, question: Question) -> Counts:
         """As of :class:`MemoryRun`. While only ``upto`` changes, a large file gives an earlier answer for some time
@@ -303,9 +282,7 @@ class RunFile:
             return known[3]
         counts = Counts(question)
         for number, entry in enumerate(self.blocks):
-            first, last = (entry.first_version, entry.last_version)
-            if self.version is not None:
-                first = last = self.version
+            first, last = entry.first_version, entry.last_version
             ends = np.array([entry.low, entry.high], np.uint64)
             place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()
             ranges = slice(place, max(place, until) + 1)
@@ -344,35 +321,35 @@ class RunFile:
         return [self._block(number).between(low, high) for number in self._blocks_between(low, high)]
 
     def bytes_between(self, low: int, high: int) -> int:
-        found = 0
+        size_bytes = 0
         for number in self._blocks_between(low, high):
             entry = self.blocks[number]
             inside = low <= entry.low and entry.high <= high
             rows = entry.rows if inside else len(self._block(number).between(low, high))
-            found += entry.size_bytes * rows // entry.rows
-        return found
+            size_bytes += entry.size_bytes * rows // entry.rows
+        return size_bytes
 
     def _blocks_between(self, low: int, high: int) -> range:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
         return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        parts = [self._block(number).of_hashes(wanted, last) for number, wanted in self._with(hashes)]
+        parts = [self._block(number).of_hashes(some, last) for number, some in self._with(hashes)]
         return Updates.in_order(self._layout, parts)
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        found = np.zeros(len(hashes))
-        for number, wanted in self._with(hashes):
+        sizes = np.zeros(len(hashes))
+        for number, some in self._with(hashes):
             entry = self.blocks[number]
-            counts = self._block(number).counts_of(wanted)
-            found[np.searchsorted(hashes, wanted)] += counts * (entry.size_bytes / entry.rows)
-        return found
+            counts = self._block(number).counts_of(some)
+            sizes[np.searchsorted(hashes, some)] += counts * (entry.size_bytes / entry.rows)
+        return sizes
 
     def counts_of(self, hashes: Hashes) -> Numbers:
-        found = np.zeros(len(hashes), np.int64)
-        for number, wanted in self._with(hashes):
-            found[np.searchsorted(hashes, wanted)] += self._block(number).counts_of(wanted)
-        return found
+        counts = np.zeros(len(hashes), np.int64)
+        for number, some in self._with(hashes):
+            counts[np.searchsorted(hashes, some)] += self._block(number).counts_of(some)
+        return counts
 
     def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
         """The numbers of the blocks that may have some of these hashes, and which."""
@@ -388,19 +365,13 @@ class RunFile:
             yield number, hashes[(first <= number) & (last > number)]
 
     def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
-        found = [np.zeros(0, np.uint64)]
+        parts = [np.zeros(0, np.uint64)]
         for number in self._blocks_between(low, high):
             entry = self.blocks[number]
-            first, last = (
-                (entry.first_version, entry.last_version)
-                if self.version is None
-                else (self.version, self.version)
-            )
-            if last <= after or first > upto:
-                continue
-            block = self._block(number).between(low, high)
-            found.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
-        return np.concatenate(found)
+            if entry.last_version > after and entry.first_version <= upto:
+                block = self._block(number).between(low, high)
+                parts.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
+        return np.concatenate(parts)
 
     def _block(self, number: int) -> Updates:
         if (decoded := self._decoded) is not None and decoded[0] == number:
@@ -411,9 +382,9 @@ class RunFile:
                 raise Damaged(f"block {number} of {self.path.name} has another checksum than its footer says")
             self._checked.add(number)
         data = self._mapped().slice(entry.offset, entry.size_bytes)
-        found = of_block(self._layout, data, self.version)
-        self._decoded = (number, found)
-        return found
+        block = of_block(self._layout, data, self.version)
+        self._decoded = (number, block)
+        return block
 
     def _read(self, entry: Block) -> Any:
         fd = open_regular(self.path)
@@ -454,12 +425,12 @@ def _read_footer(path: Path) -> dict[str, Any]:
     if crc32c(footer) != checksum:
         raise Damaged(f"the footer of {path.name} has another checksum")
     try:
-        found = json.loads(footer)
+        facts = json.loads(footer)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"the footer of {path.name} is not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(facts, dict):
         raise Damaged(f"the footer of {path.name} is not an object")
-    return {**found, "size_bytes": size_bytes}
+    return {**facts, "size_bytes": size_bytes}
 
 
 @contextmanager

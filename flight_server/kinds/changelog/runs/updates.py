@@ -110,10 +110,6 @@ class Updates:
         """uint64, sorted and unique."""
         return self.hashes[self._new_hash]
 
-    @cached_property
-    def distinct_hashes(self) -> int:
-        return int(np.count_nonzero(self._new_hash))
-
     def slice(self, start: int, stop: int) -> Updates:
         """A part; shares memory."""
         return Updates(

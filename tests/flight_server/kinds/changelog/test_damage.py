@@ -28,7 +28,7 @@ from flight_server.protocol import (
     Versions,
 )
 from flight_server.records import DiskTrouble
-from flight_server.storage import SEGMENTS_NAME
+from flight_server.storage.folder import SEGMENTS_NAME
 from flight_server.tiering import Reader
 from tests.support import sqlite_files
 from tests.support.callers import anyone

@@ -35,7 +35,7 @@ from flight_server.protocol import (
     Versions,
 )
 from flight_server.records import RecordGone, changelog_records, changelogs, delete
-from flight_server.storage import SEGMENTS_NAME
+from flight_server.storage.folder import SEGMENTS_NAME
 from flight_server.tiering import Reader
 from tests.support.background_tasks import idle
 from tests.support.catalogues import expired

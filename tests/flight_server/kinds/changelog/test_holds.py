@@ -106,7 +106,7 @@ def test_holds_are_shown_with_their_owners(holds: Holds) -> None:
 def test_a_hold_that_moves_on_keeps_its_owner_until_another_takes_it(holds: Holds) -> None:
     put(holds, "a", 5, 100.0, taken=1.0, owner="run 1")
     moved = put(holds, "a", 6, 200.0, taken=7.0)
-    assert (moved.version, moved.until, moved.taken, moved.owner) == (6, 200.0, 1.0, "run 1")
+    assert (moved.version, moved.until, moved.since, moved.owner) == (6, 200.0, 1.0, "run 1")
     assert put(holds, "a", 6, 200.0, taken=7.0, owner="run 2").owner == "run 2"
     assert holds.named["a"].owner == "run 2"
 

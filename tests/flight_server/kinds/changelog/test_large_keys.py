@@ -111,6 +111,23 @@ def test_a_rule_makes_of_pieces_what_it_makes_of_whole_keys(
         assert sum((keep_model.collection(each) for each in shown), Counter()) == keep_model.collection(there)
 
 
+@pytest.mark.parametrize("spare", [0, 2])
+def test_pairs_beside_a_late_row_are_needed_in_pieces_as_in_the_whole_key(spare: int) -> None:
+    spec = KeepRule.parse(RULES["pair"])
+    layout, rule = Layout(keep_model.SCHEMA, spec), make_rule(spec, keep_model.SCHEMA)
+    pairs = [(("a", time, kind, 0), 1, 1) for time in range(1, 6) for kind in ("send", "recv")]
+    run = updates_of(layout, [(("a", 0, "send", 0), 2, 1), *pairs])
+    made = partial(pieces, layout, [[run]], 1, 2, 1)
+    of_piece = partial(compacted, since=1, rule=rule, spare=spare)
+    left = [
+        each
+        for each in in_pieces(made, rule.rounds, lambda piece, totals: of_piece(piece, totals=totals)[0])
+        if each is not None
+    ]
+    assert listed(Updates.in_order(layout, left)) == listed(of_piece(run)[0])
+    assert len(Updates.in_order(layout, left)) == 1 + 2 * (1 + spare)
+
+
 def read(view: View, after: int | None) -> list[str]:
     """The rows of the snapshot, or of the deltas."""
     at, found = ViewPart(), []

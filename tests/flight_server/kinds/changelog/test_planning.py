@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import compaction, compactor, planning
-from flight_server.kinds.changelog.planning import FAN_IN, Amounts, RewritePlan, plan_memory
+from flight_server.kinds.changelog.planning import FAN_IN, Amounts, plan_memory
 from flight_server.kinds.changelog.runs import DELETE, MemoryRun, run_files
 from tests.support.examples import examples
 from tests.support.ram_directory import ram_directory
@@ -158,7 +158,7 @@ def test_keys_of_many_rows_that_end_are_folded_while_late_rows_come(
     of = Ranged(directory, delay_seconds, UNTIL_CLOSED)
     of.put([(key, time, 1) for key in range(keys) for time in range(rows)])
     of.go(20 * delay_seconds, 1.0)
-    assert (of.rows, len(of.contents.bases.ranges)) == (keys * rows, keys)
+    assert [each.rows for each in of.contents.bases.ranges if each.rows] == [rows] * keys
     of.put([(key, CLOSED, 1) if ends == "closed" else (key, None, DELETE) for key in range(keys)])
     for number in range(2 * DELAYS):
         of.go(delay_seconds / 2, delay_seconds / 4)
@@ -310,6 +310,6 @@ def test_memory_goes_to_a_file_when_it_is_short_or_the_records_have_much(
     amounts.count()
     assert plan_memory(amounts, 0, short=False) is None
     found = plan_memory(amounts, records_bytes, short=short)
-    assert isinstance(found, RewritePlan)
+    assert found is not None
     assert (found.runs, found.to_file) == (of.contents.recent, True)
     assert all(isinstance(run, MemoryRun) for run in found.runs)

@@ -172,7 +172,7 @@ def test_reads_of_a_dropped_changelog_end_when_memory_is_short(engine: Engine) -
         with pytest.raises(DatasetDropped):
             other.take()
     eventually(lambda: engine.store.memory.used_bytes, 0)  # a thread may still hold the last slice
-    engine.run(engine.disk.disposal.settled())
+    engine.run(engine.disk.disposal.wait_idle())
 
 
 def test_a_row_that_is_there_many_times_is_read_in_parts_while_it_is_folded(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flight_server.datasets import transactions
 from flight_server.kinds.changelog import store as stores
 from flight_server.kinds.changelog import writes
 from flight_server.protocol import Conflict, HoldRequest, Transaction
-from flight_server.storage import SEGMENTS_NAME
+from flight_server.storage.folder import SEGMENTS_NAME
 from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.clocks import Clock

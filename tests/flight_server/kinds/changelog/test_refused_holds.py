@@ -46,7 +46,7 @@ async def hold(engine: Engine, name: str, **request: Any) -> dict[str, object]:
 def held(engine: Engine) -> tuple[dict[str, tuple[object, ...]], dict[str, int]]:
     holds = engine.changelog.holds
     named: dict[str, tuple[object, ...]] = {
-        name: (each.version, each.until, each.taken, each.owner) for name, each in holds.named.items()
+        name: (each.version, each.until, each.since, each.owner) for name, each in holds.named.items()
     }
     return named, {name: each.version for name, each in holds.lapsed.items()}
 

@@ -30,7 +30,7 @@ async def test_a_library_that_could_not_be_imported_is_imported_for_the_next_cal
 
     monkeypatch.setattr(health, "_imported", without_descriptors)
     with pytest.raises(OSError, match="too many"):
-        await checked._asked("Check", pending, None)
+        await checked._checked("Check", pending, None)
     monkeypatch.setattr(health, "_imported", imported)
-    answer = await checked._asked("Check", pending, None)
+    answer = await checked._checked("Check", pending, None)
     assert answer.status == answer.SERVING

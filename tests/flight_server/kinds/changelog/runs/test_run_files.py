@@ -26,7 +26,7 @@ from flight_server.kinds.changelog.runs import (
 from flight_server.kinds.changelog.runs.blocks import of_block, to_block
 from flight_server.memory import MemoryPool
 from flight_server.records import DiskTrouble
-from flight_server.storage import read_header
+from flight_server.storage.file_header import read_header
 from tests.support.run_rows import columns, latest, listed, memory_run, run_folder, updates_of
 
 LAYOUT = latest()
