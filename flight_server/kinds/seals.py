@@ -71,7 +71,7 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
         check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)
     if mode is None:
-        check, finish = (lambda: None), dataset.close
+        check, finish = _nothing, dataset.close
         request = replace(request, partitions=None, partition_bytes=None)
     else:
         if mode is WriteMode.APPEND:
@@ -219,3 +219,7 @@ def _take_name(catalogue: Catalogue, dataset: Dataset) -> None:
     # Else another call of the seal did it, and the name may lead elsewhere by now.
     if catalogue.staged.mode_of(dataset) is not None:
         catalogue.take_name(dataset)
+
+
+def _nothing() -> None:
+    pass

@@ -1,5 +1,5 @@
-"""Makes executors able to run our tasks: checks the interpreter, ships the package, wraps functions, spares workers,
-and says whose task it is.
+"""Makes executors able to run our tasks: checks the interpreter, forks workers with their libraries imported, ships the
+package, wraps functions, spares workers, and says whose task it is.
 """
 
 from .executor_servers import ExecutorServers, address_of_driver, reason_of, start_of

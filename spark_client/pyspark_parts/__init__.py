@@ -20,6 +20,7 @@ from .inner_names import (
     interrupts_kept,
     jobs_with_tag,
     numbers_rdd,
+    run_daemon,
     session_tag,
     worker_connection,
 )

@@ -134,6 +134,13 @@ def jobs_with_tag(context: Any, tag: str) -> list[int]:
     return list(context._jsc.sc().statusTracker().getJobIdsForTag(tag))
 
 
+def run_daemon() -> None:
+    """Be PySpark's daemon, which forks the workers; it ends this process."""
+    from pyspark import daemon  # noqa: PLC0415 - of this process alone
+
+    daemon.manager()
+
+
 def worker_connection() -> socket.socket | None:
     """The connection of the worker whose task this thread loads or runs, which stays PySpark's; None outside of a
     worker that PySpark's daemon has forked.
@@ -173,6 +180,7 @@ __all__ = [
     "interrupts_kept",
     "jobs_with_tag",
     "numbers_rdd",
+    "run_daemon",
     "session_tag",
     "worker_connection",
 ]

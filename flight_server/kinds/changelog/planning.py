@@ -17,7 +17,7 @@ Folds
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
     Old rows below that weight are folded when they have waited (:class:`Waited`) and outweigh themselves and the base,
-    or if nothing is put any more. A range that was folded meanwhile waits again, so that a small range, which costs
+    or if nothing is put any more. The one that was folded longest ago comes first, so that a small range, which costs
     little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
@@ -62,6 +62,8 @@ MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
 QUIET_RECORDS_BYTES = 256 << 10
 """So many if nothing is put any more."""
+FEW_ROWS = 256
+FEW_BYTES = 64 << 10
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
 
@@ -165,13 +167,16 @@ class Amounts:
             return self._fold_in_memory(slow=self.contents.recent_since < waited, idle=idle)
         rows = self.base + self.alive
         costs = rows + FILE_ROWS // count
+        due = (self.weights >= costs) & (self.old > 0)
         slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
-        due = ((self.weights >= costs) | slow | idle) & (self.old > 0)
+        left_over = (slow | idle) & (self.old > 0)
         rests = bases.shared
         if rests.any():
             first = int(np.argmax(rests))
         elif due.any():
             first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
+        elif left_over.any():
+            first = int(np.argmin(np.where(left_over, bases.sinces, self.since + 1)))
         else:
             return None
         last, most = first, compaction.range_rows(self.contents)
@@ -206,6 +211,16 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | 
     if records_bytes > RECORDS_BYTES or (runs and (short or large)):
         return Plan(runs=runs, in_memory=True)
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
+
+
+def few_runs(contents: Contents) -> list[Run]:
+    """Recent runs in memory, of one size, that become one in a millisecond; none if these are not many."""
+    rows_of: dict[Run, int] = {
+        run: run.rows
+        for run in contents.recent
+        if isinstance(run, MemoryRun) and run.rows <= FEW_ROWS and run.size_bytes <= FEW_BYTES
+    }
+    return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
 
 
 def plan_files(amounts: Amounts) -> Plan | None:

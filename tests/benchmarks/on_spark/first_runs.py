@@ -9,11 +9,12 @@ page cache.
                 With it Spark loads its classes and starts its Python workers, which import pyarrow: Spark's own start
     server      ``ShuffleClient.embedded()``
     run 1, …    the job; the factor is against the median of the runs after the second one
+    pause       with ``--pause``, the job after so many seconds; Spark ends workers that were idle for 60
 
 Beside each line stand the seconds in ``scan``, in ``toDF``, which runs the writing job, and in ``collect``, which runs
 the reading one; the CPU seconds of the driver, the JVM, Python's workers and the server; and the thousands of pages
 that workers and the server have touched for the first time. ``--no-spark`` leaves Spark's own first job out, so that
-the job's first run has Spark's start in it.
+the job's first run has Spark's start in it. ``--forked`` lets them fork from the client's daemon.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,7 @@ def _part(process: psutil.Process, own: int) -> str:
     command = " ".join(process.cmdline())
     if process.pid == own:
         return "driver"
-    if "pyspark.daemon" in command:
+    if "pyspark.worker" in command:
         return "workers"
     return "server" if "flight_server" in command else "JVM"
 
@@ -130,20 +132,23 @@ def _given_back(batches: of.Batches) -> of.Batches:
     yield from batches
 
 
-def session(path: str, rows: int, runs: int, *, spark_first: bool) -> list[Lap]:
+def session(path: str, rows: int, runs: int, *, spark_first: bool, forked: bool, pause: float) -> list[Lap]:
     """All laps of a fresh session; it runs in a fresh process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     laps = Laps()
     with contextlib.ExitStack() as stack:
         with laps.lap("session"):
-            spark = stack.enter_context(local_session(f"local[{CORES}]", driver__memory=HEAP))
+            settings = {"python__daemon__module": "spark_client.executors.forked_workers"} if forked else {}
+            spark = stack.enter_context(local_session(f"local[{CORES}]", driver__memory=HEAP, **settings))
         if spark_first:
             with laps.lap("Spark"):
                 spark.range(0, CORES, 1, CORES).mapInArrow(_given_back, "id long").collect()
         with laps.lap("server"):
             client = stack.enter_context(ShuffleClient.embedded())
-        for number in range(1, runs + 1):
-            with laps.lap(f"run {number}"):
+        names = [f"run {number}" for number in range(1, runs + 1)]
+        for name in [*names, "pause"] if pause else names:
+            time.sleep(pause if name == "pause" else 0)
+            with laps.lap(name):
                 with laps.part("scan"):
                     scan = client.scan(path, spark=spark)
                 with laps.part("toDF"):
@@ -164,6 +169,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=RUNS, help="of the job in each session, at least 3")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--no-spark", action="store_true", help="without Spark's own first job")
+    parser.add_argument("--forked", action="store_true", help="with the client's daemon of workers")
+    parser.add_argument("--pause", type=float, default=0, help="seconds before one more run")
     options = parser.parse_args(arguments)
     console.print(
         f"[bold]First runs[/bold] · {conditions(options.rounds)}; local[{CORES}], {PARTITIONS} partitions"
@@ -174,10 +181,10 @@ def main(arguments: list[str]) -> None:
         rounds = []
         for _ in range(options.rounds):
             with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-                done = fresh.submit(
-                    session, path, rows, max(3, options.runs), spark_first=not options.no_spark
+                measured = partial(
+                    session, spark_first=not options.no_spark, forked=options.forked, pause=options.pause
                 )
-                rounds.append(done.result())
+                rounds.append(fresh.submit(measured, path, rows, max(3, options.runs)).result())
         lines += _lines(rows, rounds)
     table("Fresh sessions: the job's first runs and its later ones", COLUMNS, lines)
 
@@ -194,7 +201,7 @@ def _lines(rows: int, rounds: list[list[Lap]]) -> list[list[str]]:
         used = [_median([lap.used.cpu_seconds[part] for lap in laps]) for part in PARTS]
         faults = statistics.median(lap.used.faults for lap in laps) / 1000
         seconds = statistics.median(lap.seconds for lap in laps)
-        shown = f"{factor:.1f}" if name.startswith("run ") else ""
+        shown = f"{factor:.1f}" if name.startswith(("run ", "pause")) else ""
         lines.append([f"{rows:,}", name, f"{seconds:.2f}", shown, *parts, *used, f"{faults:,.0f}"])
     return lines
 
