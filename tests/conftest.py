@@ -28,7 +28,6 @@ from hypothesis.strategies import text
 from pyarrow import flight
 
 from spark_client.connection import Timeouts, embedded
-from spark_client.executors.interpreter import FORKING
 from spark_client.hosts import open_files
 from tests.support import (
     collecting,
@@ -367,7 +366,9 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
-        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", FORKING)
+        patch.setitem(
+            spark_session.SETTINGS_OF_ALL, "python__daemon__module", "spark_client.executors.forked_workers"
+        )
         yield str(home)
 
 

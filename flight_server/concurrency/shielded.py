@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,14 +21,22 @@ async def in_thread(
     return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments), then)
 
 
+def _tell(ended: asyncio.Future[None], _work: object) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
 async def to_its_end(work: asyncio.Future[T], then: Callable[[], None] | None = None) -> T:
     """The result of the work. A cancellation is raised only when the work has ended. ``then``: called when the work has
     ended without an error, before a cancellation is raised.
     """
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
+        ended = asyncio.get_running_loop().create_future()
+        # Not ``asyncio.wait``, which takes several times as long.
+        work.add_done_callback(partial(_tell, ended))
         try:
-            await asyncio.wait([work])
+            await ended
         except asyncio.CancelledError as error:
             cancelled = error
     failed = (

@@ -26,6 +26,18 @@ _FLOATS = {
 """Of floats of so many bytes: the sign, infinity and the NaN."""
 
 
+_PLAIN = frozenset(
+    kind.id
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.decimal32(1), pa.decimal64(1)),
+        *(pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.timestamp("s"), pa.duration("s")),
+    )
+)
+"""The ids of types of up to 64 bits."""
+_INT64 = pa.int64().id
+
+
 @cache
 def compute() -> Any:
     """``pyarrow.compute``, imported when it is first needed: it costs a server that does not need it 0.1 s."""
@@ -34,15 +46,7 @@ def compute() -> Any:
 
 def is_plain(kind: pa.DataType) -> bool:
     """Whether :func:`numbers` takes this type: numbers of up to 64 bits, booleans, dates, times, durations."""
-    types = pa.types
-    return bool(
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_boolean(kind)
-        or types.is_decimal32(kind)
-        or types.is_decimal64(kind)
-        or (types.is_temporal(kind) and not types.is_interval(kind))
-    )
+    return kind.id in _PLAIN
 
 
 def is_bytes(kind: pa.DataType) -> bool:
@@ -96,6 +100,8 @@ def is_nested(kind: pa.DataType) -> bool:
 
 def plain(array: pa.Array) -> pa.Array:
     """The array without its extension type and its dictionary, and not of views."""
+    if array.type.id in _PLAIN:
+        return array
     if isinstance(array, pa.ExtensionArray):
         return plain(array.storage)
     if pa.types.is_string_view(array.type):
@@ -141,6 +147,8 @@ def numbers(array: pa.Array) -> NDArray[np.int64]:
     view of the array, which is not to be changed.
     """
     kind = array.type
+    if kind.id == _INT64:
+        return values(array, np.int64)
     if pa.types.is_boolean(kind):
         return values(array.cast(pa.int8()), np.int8).astype(np.int64)
     if pa.types.is_floating(kind):

@@ -31,7 +31,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import structlog
 
 from flight_server.concurrency import Background, Waits, in_thread
@@ -51,8 +50,11 @@ from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
 MAX_RUNS = 256
-IN_LOOP_ROWS = 64
-"""So few rows are encoded in the event loop, in less than a millisecond: a thread would take about as long to begin."""
+IN_LOOP_ROWS = 512
+IN_LOOP_BYTES = 128 << 10
+IN_LOOP_COMMITS = 32
+"""So few rows of so few commits are encoded in the event loop, in less than a millisecond: a thread would take about as
+long to begin."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
 
@@ -71,6 +73,11 @@ class _Waiting:
     def rows(self) -> int:
         """Those that memory has."""
         return 0 if self.updates is None else len(self.updates)
+
+    def made(self, version: int) -> None:
+        """Answer with its version. Its caller may have left."""
+        if not self.done.done():
+            self.done.set_result(version)
 
     def refuse(self, why: FlightShuffleError) -> None:
         """Answer that it was not made."""
@@ -133,7 +140,7 @@ class Commits:
             # background holds it, and each commit has a future of its own.
             self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
         queue.append(_Waiting(updates, files, transaction, only_removes, done))
-        return await asyncio.shield(done)
+        return await done
 
     async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
         group: list[_Waiting] = []
@@ -207,7 +214,7 @@ class Commits:
             version = changelog.transactions.find(transaction)
             if version is not None:
                 waiting.files.clear()
-                waiting.done.set_result(version)
+                waiting.made(version)
                 return True
             changelog.transactions.check_after(transaction)
         except FlightShuffleError as error:
@@ -267,9 +274,10 @@ class Commits:
                 forgotten |= changelog.transactions.note((transaction.id, transaction.version), version)
         if forgotten:
             changelog.records.forget(forgotten)
-        changelog.published(runs, last, now)
+        # Producers before followers: a producer gathers its next rows while followers read.
         for version, waiting in enumerate(group, first):
-            waiting.done.set_result(version)
+            waiting.made(version)
+        changelog.published(runs, last, now)
 
 
 def _refuse(group: Iterable[_Waiting], why: FlightShuffleError) -> None:
@@ -285,18 +293,22 @@ def _dropped(changelog: Changelog) -> DatasetDropped:
 
 
 def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:
-    small = len(group) <= IN_LOOP_ROWS >= sum(waiting.rows for waiting in group)
-    return small and changelog.layout.is_simple
+    updates = [waiting.updates for waiting in group if waiting.updates is not None]
+    return (
+        len(group) <= IN_LOOP_COMMITS
+        and sum(map(len, updates)) <= IN_LOOP_ROWS
+        and sum(each.size_bytes for each in updates) <= IN_LOOP_BYTES
+        and changelog.layout.is_simple
+    )
 
 
 def _encoded(changelog: Changelog, first: int, group: list[_Waiting]) -> tuple[Updates, bytes]:
     """The group's updates with their versions, and their block. Blocks."""
     versioned = []
     for version, waiting in enumerate(group, first):
-        part = waiting.updates
-        if part is not None and len(part):
-            versions = np.full(len(part), version, np.int64)
-            versioned.append(Updates(part.layout, part.rows, part.hashes, versions, part.diffs))
+        if waiting.updates is not None:
+            waiting.updates.versions.fill(version)
+            versioned.append(waiting.updates)
         for file in waiting.files:
             file.commit(version)
     updates = Updates.joined(changelog.layout, versioned)

@@ -39,7 +39,7 @@ from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Going, Rewrite, Work
 from .contents import Contents
-from .planning import Amounts, Plan, plan_files, plan_left_over, plan_memory
+from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
 DUTIES = 2
@@ -80,6 +80,21 @@ class Compactor:
     def poke(self, changelog: Changelog, *, soon: bool = False) -> None:
         """Look whether work of it is due, at once or within ``SOON_SECONDS``."""
         self._look_at(changelog, time.monotonic() + (SOON_SECONDS if soon else 0.0))
+        if soon and len(changelog.contents.recent) >= planning.FAN_IN:
+            # Behind the answers to producers, and the reads of followers.
+            asyncio.get_running_loop().call_soon(self._join_few, changelog)
+
+    def _join_few(self, changelog: Changelog) -> None:
+        """Rewrite runs of few rows in the event loop, while no other work goes on: so readers find few runs."""
+        contents, state = changelog.contents, changelog.state
+        if changelog.working or changelog in self._planning or state is not ChangelogState.OPEN:
+            return
+        runs = few_runs(contents)
+        if runs and changelog.layout.is_simple:
+            work = Rewrite(contents, runs, since=0, rule=changelog.rule, new_file=None, memory=self._memory)
+            for _ in work.steps():
+                pass
+            changelog.compacted(work.published(contents))
 
     async def run(self) -> None:
         """One of ``DUTIES``; never returns."""

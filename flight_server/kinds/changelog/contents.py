@@ -198,7 +198,7 @@ class PartlyDead:
         return [self._bases.alive(part) for part in self._run.parts_between(low, high)]
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        del last  # the greatest may be dead
+        assert last is None  # the greatest may be dead
         return self._bases.alive(self._run.of_hashes(hashes))
 
 

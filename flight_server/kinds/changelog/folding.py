@@ -16,7 +16,7 @@ from flight_server.keys import unique
 
 from .deletes import lifetimes, living, undeleted
 from .rules import Groups, Kept, KeyTotals, Rule
-from .runs import Layout, Updates
+from .runs import Layout, Updates, rows_at
 
 Numbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -43,18 +43,19 @@ class Distinct:
     def of(cls, updates: Updates, totals: PieceTotals | None = None) -> Distinct:
         updates, ends = living(updates)
         firsts = updates.row_starts
-        rows = updates.rows if len(firsts) == len(updates) else updates.rows.take(pa.array(firsts))
+        rows = rows_at(updates.rows, firsts)
         if totals is not None and len(updates):
             totals.begin(updates)
-        return cls(updates, rows, firsts, np.searchsorted(firsts, updates.key_starts), ends, totals)
+        keys = updates.key_starts
+        if len(firsts) < len(updates):
+            keys = np.searchsorted(firsts, keys)
+        return cls(updates, rows, firsts, keys, ends, totals)
 
     def summed(self, numbers: Numbers | NDArray[np.bool_]) -> Numbers:
         """The sum of each row's updates' numbers."""
-        return (
-            np.add.reduceat(numbers, self.firsts, dtype=np.int64)
-            if len(self.firsts)
-            else np.zeros(0, np.int64)
-        )
+        if len(self.firsts) == len(numbers):
+            return numbers.astype(np.int64, copy=False)
+        return np.add.reduceat(numbers, self.firsts, dtype=np.int64)
 
     def counts(self, version: int) -> Numbers:
         diffs, versions = self.updates.diffs, self.updates.versions
@@ -110,10 +111,8 @@ def deltas(updates: Updates, after: int, upto: int, rule: Rule, totals: PieceTot
     before = rule.kept(distinct.groups(distinct.counts(after)))
     now = rule.kept(distinct.groups(distinct.counts(upto)))
     changes = now.counts - before.counts
-    differ = np.flatnonzero(changes)
-    if len(differ) == len(changes):
-        return Kept(distinct.rows, changes)
-    return Kept(distinct.rows.take(pa.array(differ)), changes[differ])
+    (differ,) = changes.nonzero()
+    return Kept(rows_at(distinct.rows, differ), changes[differ])
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout) -> Updates:

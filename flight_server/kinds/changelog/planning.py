@@ -62,6 +62,8 @@ MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
 QUIET_RECORDS_BYTES = 256 << 10
 """So many if nothing is put any more."""
+FEW_ROWS = 256
+FEW_BYTES = 64 << 10
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
 
@@ -209,6 +211,16 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | 
     if records_bytes > RECORDS_BYTES or (runs and (short or large)):
         return Plan(runs=runs, in_memory=True)
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
+
+
+def few_runs(contents: Contents) -> list[Run]:
+    """Recent runs in memory, of one size, that become one in a millisecond; none if these are not many."""
+    rows_of: dict[Run, int] = {
+        run: run.rows
+        for run in contents.recent
+        if isinstance(run, MemoryRun) and run.rows <= FEW_ROWS and run.size_bytes <= FEW_BYTES
+    }
+    return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
 
 
 def plan_files(amounts: Amounts) -> Plan | None:

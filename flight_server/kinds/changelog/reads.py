@@ -15,6 +15,11 @@ Messages
     of both lanes know them; the gRPC lane says the same in app_metadata. A message has about ``MESSAGE_BYTES``, unless
     one row has more, or slices would share buffers (``protocol.cutting``).
 
+Small steps
+    Changes that are few (``views``) are read and encoded once for all followers that ask for them at a time. If all
+    runs are in memory the event loop does it, in less than a millisecond: a thread would take the global interpreter
+    lock from the loop for nearly as long, and the followers would wait for two changes of threads.
+
 Versions
     An open stream holds the versions after the one that it was sent, or the version that it reads (``holds``), and no
     runs: for each slice it takes the changelog's present contents, and goes on behind the last hash. So ranges are
@@ -24,7 +29,7 @@ Versions
 
 from __future__ import annotations
 
-import io
+import asyncio
 import math
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -35,7 +40,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flight_server.concurrency import Waits, in_thread
+from flight_server.concurrency import Waits, in_thread, to_its_end
 from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, reserve
 from flight_server.protocol import (
@@ -54,23 +59,22 @@ from flight_server.tiering import Reader
 
 from .changelog import Changelog, ChangelogState
 from .runs import Damaged
-from .views import View, ViewPart
+from .views import FEW_BYTES, FEW_ROWS, View, ViewPart
 
 MESSAGE_BYTES = 1 << 20
 MAX_SLICE_BYTES = 8 << 20
 MIN_SLICE_BYTES = 64 << 10
 FOLLOWED_BYTES = 256 << 10
 """A follower reserves so much for a step that is expected to be small."""
-IN_LOOP_ROWS = 1024
-"""A small step that looks at no more rows is read in the event loop, in about a millisecond: a thread would take the
-global interpreter lock from the loop for nearly as long, and the follower would wait for two changes of threads."""
-
 STALLED_SECONDS = 600.0
 """A reader whose transport takes nothing for so long holds its version no more."""
 
 
+Slice = tuple[list[VersionedMessage], ViewPart]
+
+
 class ChangelogReads:
-    """What the reads of all changelogs share.
+    """What the reads of all changelogs share. ``steps``: those that are being made, see "Small steps".
 
     Args:
         threads: put the rows together.
@@ -83,6 +87,7 @@ class ChangelogReads:
         self.threads = threads
         self.max_message_bytes = max_message_bytes
         self.draining = False  # followers end
+        self.steps: dict[tuple[Changelog, int, int], asyncio.Future[Slice | None]] = {}
         unproven_bytes = budget.unproven.limit_bytes or MAX_SLICE_BYTES
         self.slice_bytes = max(MIN_SLICE_BYTES, min(MAX_SLICE_BYTES, unproven_bytes // 16))
 
@@ -181,27 +186,25 @@ class ChangelogRead:
                 self._hold(reader)
             reader.pace.took(size_bytes)
 
-    async def _messages(
-        self, after: int | None, upto: int, at: ViewPart, *, few: bool
-    ) -> tuple[list[VersionedMessage], ViewPart]:
+    async def _messages(self, after: int | None, upto: int, at: ViewPart, *, few: bool) -> Slice:
         """The messages of the next slice with rows, or of the last one; and how far it goes.
 
         Args:
-            few: the new rows are read in the event loop, if they are in memory.
+            few: it may be a small step.
 
         Raises as :meth:`bursts`.
         """
         changelog = self._changelog
         changelog.check_version(upto if after is None else after)
-        # The task holds the view, and through it runs, only while the slice is read.
-        view = replace(changelog.view(), slice_bytes=self._reads.slice_bytes)
-        work = partial(self._next_slice, view, after, upto, at)
         try:
             # Only at the beginning: it gives all of the changes, also those of slices that were sent.
-            if few and after is not None and at == ViewPart() and changelog.layout.is_simple:
-                part = view.few_deltas(after, upto, IN_LOOP_ROWS, FOLLOWED_BYTES)
-                if part is not None:
-                    return self._encoded(part, upto)
+            if few and after is not None and at == ViewPart():
+                step = await to_its_end(self._step(after, upto))
+                if step is not None:
+                    return step
+            # The task holds the view, and through it runs, only while the slice is read.
+            view = replace(changelog.view(), slice_bytes=self._reads.slice_bytes)
+            work = partial(self._next_slice, view, after, upto, at)
             del view
             return await in_thread(self._reads.threads, work)
         except Damaged as damage:
@@ -223,16 +226,34 @@ class ChangelogRead:
                 dataset=changelog.name,
             ) from None
 
-    def _next_slice(
-        self, view: View, after: int | None, upto: int, at: ViewPart
-    ) -> tuple[list[VersionedMessage], ViewPart]:
+    def _step(self, after: int, upto: int) -> asyncio.Future[Slice | None]:
+        """The messages of all changes; None if they are not few."""
+        reads, loop = self._reads, asyncio.get_running_loop()
+        steps, place = reads.steps, (self._changelog, after, upto)
+        step = steps.get(place)
+        if step is None:
+            view = self._changelog.view()
+            if view.in_memory and self._changelog.layout.is_simple:
+                step = loop.create_future()
+                step.set_result(self._small_step(view, after, upto))
+            else:
+                step = loop.run_in_executor(reads.threads, self._small_step, view, after, upto)
+            steps[place] = step
+            step.add_done_callback(lambda _: steps.pop(place, None))
+        return step
+
+    def _small_step(self, view: View, after: int, upto: int) -> Slice | None:
+        part = view.few_deltas(after, upto, FEW_ROWS, FEW_BYTES)
+        return None if part is None else self._encoded(part, upto)
+
+    def _next_slice(self, view: View, after: int | None, upto: int, at: ViewPart) -> Slice:
         while True:
             at = view.part(after, upto, at)
             assert at.rows is not None
             if at.rows.num_rows or not at.left:
                 return self._encoded(at, upto)
 
-    def _encoded(self, part: ViewPart, version: int) -> tuple[list[VersionedMessage], ViewPart]:
+    def _encoded(self, part: ViewPart, version: int) -> Slice:
         limit_bytes = self._reads.max_message_bytes
         messages = encode(part.rows, version, last=not part.left, max_message_bytes=limit_bytes)
         return list(messages), replace(part, rows=None)
@@ -257,9 +278,11 @@ def encode(
     Raises:
         InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
     """
-    most_bytes = min(MESSAGE_BYTES, max_message_bytes)
-    rows = batch.num_rows * most_bytes // max(most_bytes, _sent_bytes(batch))
-    slices = cut(batch, rows, _sent_bytes, limit_bytes=max_message_bytes)
+    most_bytes, size_bytes = min(MESSAGE_BYTES, max_message_bytes), _sent_bytes(batch)
+    if size_bytes <= most_bytes:
+        yield _message(batch, version, last=last)
+        return
+    slices = cut(batch, batch.num_rows * most_bytes // size_bytes, _sent_bytes, limit_bytes=max_message_bytes)
     for number, part in enumerate(slices, 1):
         size_bytes = _sent_bytes(part)
         ends = last and number == len(slices)
@@ -283,10 +306,10 @@ def _sent_bytes(batch: pa.RecordBatch) -> int:
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
     metadata = {"version": str(version), **({"last": "true"} if last else {})}
-    written = io.BytesIO()
+    written = pa.BufferOutputStream()
     with pa.ipc.new_stream(written, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata=metadata)
-    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
+    reader = pa.ipc.MessageReader.open_stream(written.getvalue())
     reader.read_next_message()  # the schema
     message = reader.read_next_message()
     header, body = memoryview(message.metadata), memoryview(message.body)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes, array_over, unique
 
-from .contents import Contents, Source
+from .contents import Contents, PartlyDead, Source
 from .deletes import living
 from .folding import PieceTotals, copies, deltas, kept_at
 from .large_keys import in_pieces, pieces, tombstones_of
@@ -30,6 +30,9 @@ SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
 SLICE_BYTES = 8 << 20
 MAX_LOOKED_AT_ROWS = 1 << 20
+FEW_ROWS = 1024
+FEW_BYTES = 256 << 10
+"""Changes of which no more updates are looked at are read at once, in less than a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,11 @@ class View:
         return self.contents.sources
 
     @property
+    def in_memory(self) -> bool:
+        """Whether all runs are."""
+        return all(isinstance(run, MemoryRun) for run in self.contents.runs)
+
+    @property
     def slice_rows(self) -> int:
         """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
         rows = sum(run.rows for run in self.runs)
@@ -109,21 +117,23 @@ class View:
         return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
-        """All of the changes, if they are read in about a millisecond: everything is in memory, and no more rows and
-        bytes are looked at. Else None.
-        """
+        """All of the changes, if no more rows and bytes are looked at; else None."""
         runs = self._runs_upto(upto)
         new = [run for run in runs if run.last_version > after]
-        in_memory = all(isinstance(run, MemoryRun) for run in self.contents.runs)
-        if not in_memory or sum(run.rows for run in new) > max_rows:
+        if sum(run.rows for run in new) > max_rows:
             return None
         hashes = unique(*(run.changed(after, upto) for run in new))
-        parts = self._deciding(runs, hashes, after, upto)
-        sizes = [
-            len(part) * run.size_bytes // max(1, run.rows) for part, run in zip(parts, runs, strict=True)
-        ]
-        if sum(map(len, parts)) > max_rows or sum(sizes) > max_bytes:
-            return None
+        parts: list[Updates] = []
+        for run, last in self._deciding(runs, after, upto):
+            if last is None and run.bytes_of(hashes).sum() > max_bytes:
+                return None
+            part = run.of_hashes(hashes, last)
+            if len(part):
+                parts.append(part)
+                max_rows -= len(part)
+                max_bytes -= len(part) * run.size_bytes // run.rows
+                if min(max_rows, max_bytes) < 0:
+                    return None
         return self._deltas(Updates.joined(self.layout, parts), after, upto, MAX_HASH + 1)
 
     def changed(self, after: int, upto: int) -> Iterator[Updates]:
@@ -160,21 +170,20 @@ class View:
                 return None, int(hashes[0])
         if all_updates:
             return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
-        return Updates.joined(self.layout, self._deciding(runs, hashes, after, upto)), low
+        deciding = [run.of_hashes(hashes, last) for run, last in self._deciding(runs, after, upto)]
+        return Updates.joined(self.layout, deciding), low
 
-    def _deciding(self, runs: list[Source], hashes: Hashes, after: int, upto: int) -> list[Updates]:
-        """Of each run updates of these hashes, with all that decide the rule's result at either version. Without
-        retractions and deletes, few of each run do (``Rule.greatest_rows``).
+    def _deciding(self, runs: list[Source], after: int, upto: int) -> Iterator[tuple[Source, int | None]]:
+        """Each run, with how many of its greatest updates of a key decide the rule's result at either version; None if
+        all do. Without retractions and deletes few do (``Rule.greatest_rows``), if at either version all of the run's
+        updates count, or none.
         """
-        last = self.rule.greatest_rows
-        if last is not None and any(run.retractions or run.tombstones for run in runs):
-            last = None
-
-        def seen_whole(run: Source) -> bool:
-            """Whether at either version there are all of the run's updates, or none."""
-            return run.last_version <= after or (after < run.first_version and run.last_version <= upto)
-
-        return [run.of_hashes(hashes, last if seen_whole(run) else None) for run in runs]
+        greatest = self.rule.greatest_rows
+        if greatest is not None and any(run.retractions or run.tombstones for run in runs):
+            greatest = None
+        for run in runs:
+            whole = run.last_version <= after or (after < run.first_version and run.last_version <= upto)
+            yield run, greatest if whole and not isinstance(run, PartlyDead) else None
 
     def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows of a hash that is read in pieces; as of :meth:`part`."""
@@ -207,7 +216,7 @@ class View:
 
 def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> pa.RecordBatch:
     """A batch of deltas."""
-    return pa.RecordBatch.from_arrays([*rows.columns, pa.array(diffs)], schema=layout.delta_schema)
+    return pa.RecordBatch.from_arrays([*rows.columns, array_over(diffs)], schema=layout.delta_schema)
 
 
 def range_end(runs: Sequence[Source], wanted_rows: int, low: int) -> int:

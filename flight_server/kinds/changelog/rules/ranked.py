@@ -125,7 +125,7 @@ def sums_upto(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> 
 
 def of_rows(groups: Groups, of_keys: NDArray[Number]) -> NDArray[Number]:
     """For each row its key's value."""
-    return np.repeat(of_keys, groups.ends - groups.starts)
+    return of_keys.repeat(groups.ends - groups.starts)
 
 
 def greatest(groups: Groups, counts: Counts, k: int | Counts) -> Counts:
@@ -155,7 +155,7 @@ def _above(groups: Groups, present: Counts) -> Counts:
 
 def _sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> tuple[Counts, Counts]:
     so_far = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=so_far[1:])
+    values.cumsum(out=so_far[1:])
     starts = so_far[groups.starts]
     of_keys = so_far[groups.ends] - starts
     if groups.totals is not None and len(of_keys):

@@ -10,32 +10,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from flight_server.protocol import DIFF_COLUMN, HASH_COLUMN, VERSION_COLUMN
+from flight_server.keys import array_over
 
 from .layout import Layout
 from .run import Damaged
 from .updates import Updates
 
 
-def stored_schema(layout: Layout) -> pa.Schema:
-    """The columns of a block."""
-    schema = layout.schema.remove_metadata()
-    for name, kind in ((HASH_COLUMN, pa.uint64()), (VERSION_COLUMN, pa.int64()), (DIFF_COLUMN, pa.int64())):
-        schema = schema.append(pa.field(name, kind, nullable=False))
-    return schema
-
-
 def to_block(updates: Updates) -> pa.Buffer:
     """The encapsulated message of these updates."""
-    extra = [pa.array(updates.hashes), pa.array(updates.versions), pa.array(updates.diffs)]
-    batch = pa.RecordBatch.from_arrays([*updates.rows.columns, *extra], schema=stored_schema(updates.layout))
+    extra = map(array_over, (updates.hashes, updates.versions, updates.diffs))
+    batch = pa.RecordBatch.from_arrays([*updates.rows.columns, *extra], schema=updates.layout.block_schema)
     return batch.serialize()
 
 
 def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     """The updates of a message, which they refer to. Raises Damaged if it is none."""
     try:
-        batch = pa.ipc.read_record_batch(pa.py_buffer(data), stored_schema(layout))
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), layout.block_schema)
         rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)  # checks the columns
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error

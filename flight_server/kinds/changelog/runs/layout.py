@@ -7,8 +7,16 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from flight_server.keys import Hashes, compute, is_comparable, is_nested, key_hashes
-from flight_server.protocol import DIFF_COLUMN, RESERVED_COLUMNS, BadFrame, InvalidRequest, KeepRule
+from flight_server.keys import Hashes, compute, is_comparable, is_nested, is_plain, key_hashes
+from flight_server.protocol import (
+    DIFF_COLUMN,
+    HASH_COLUMN,
+    RESERVED_COLUMNS,
+    VERSION_COLUMN,
+    BadFrame,
+    InvalidRequest,
+    KeepRule,
+)
 
 SIMPLE_COLUMNS = 64
 
@@ -78,6 +86,23 @@ class Layout:
         of lists or structs.
         """
         return len(self.schema) <= SIMPLE_COLUMNS and not any(is_nested(field.type) for field in self.schema)
+
+    @cached_property
+    def keys_differ_in_hash(self) -> bool:
+        """Whether different keys have different hashes, unless one is null."""
+        return len(self.key) == 1 and is_plain(self.schema.field(self.key[0]).type)
+
+    @cached_property
+    def block_schema(self) -> pa.Schema:
+        """The columns of a block."""
+        schema = self.schema.remove_metadata()
+        for name, kind in (
+            (HASH_COLUMN, pa.uint64()),
+            (VERSION_COLUMN, pa.int64()),
+            (DIFF_COLUMN, pa.int64()),
+        ):
+            schema = schema.append(pa.field(name, kind, nullable=False))
+        return schema
 
     @cached_property
     def delta_schema(self) -> pa.Schema:

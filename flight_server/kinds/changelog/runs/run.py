@@ -167,7 +167,9 @@ class MemoryRun:
         """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
         ``after`` and not above ``upto``.
         """
-        updates = self.updates.between(low, high)
+        updates = self.updates
+        if (low, high) != (0, MAX_HASH):
+            updates = updates.between(low, high)
         if after < self.first_version and upto >= self.last_version:
             return updates.hashes
         return updates.hashes[(updates.versions > after) & (updates.versions <= upto)]

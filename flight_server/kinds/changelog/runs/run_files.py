@@ -59,6 +59,8 @@ from .updates import Numbers, Updates
 
 BLOCK_ROWS = 32 << 10
 BLOCK_BYTES = 4 << 20
+DECODED_BLOCKS = 8
+"""So many stay decoded: a base has no more, mostly."""
 RECOUNT_SECONDS = 100e-9
 """A row is counted again after this time, so that counting takes a small part of it."""
 MAGIC: Final = b"FLSHRUN1"
@@ -218,7 +220,8 @@ class RunFile:
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
         self._counted: tuple[Question, int, float, Counts] | None = None
-        self._decoded: tuple[int, Updates] | None = None  # the last one; it refers to the mapping alone
+        # The last ones, with their numbers; they refer to the mapping alone. Threads replace the whole tuple.
+        self._decoded: tuple[tuple[int, Updates], ...] = ()
         if version is not None:
             self.commit(version)
         if file.room.size_bytes < self.size_bytes:
@@ -260,7 +263,7 @@ class RunFile:
         """Give all rows this version; see "Versions"."""
         self.version = self.first_version = self.last_version = version
         self.blocks = [replace(block, first_version=version, last_version=version) for block in self.blocks]
-        self._decoded = None
+        self._decoded = ()
 
     def ends(self) -> tuple[int, int]:
         return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
@@ -374,8 +377,9 @@ class RunFile:
         return np.concatenate(parts)
 
     def _block(self, number: int) -> Updates:
-        if (decoded := self._decoded) is not None and decoded[0] == number:
-            return decoded[1]
+        for known, updates in self._decoded:
+            if known == number:
+                return updates
         entry = self.blocks[number]
         if number not in self._checked:
             if crc32c(self._read(entry)) != entry.crc32c:
@@ -383,7 +387,7 @@ class RunFile:
             self._checked.add(number)
         data = self._mapped().slice(entry.offset, entry.size_bytes)
         block = of_block(self._layout, data, self.version)
-        self._decoded = (number, block)
+        self._decoded = (*self._decoded[1 - DECODED_BLOCKS :], (number, block))
         return block
 
     def _read(self, entry: Block) -> Any:

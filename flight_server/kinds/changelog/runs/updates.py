@@ -12,22 +12,30 @@ Sorting
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Codes, Hashes, codes, falling, is_plain, numbers, plain, same, unique
+from flight_server.keys import (
+    Codes,
+    Hashes,
+    array_over,
+    codes,
+    falling,
+    is_plain,
+    numbers,
+    plain,
+    same,
+    unique,
+)
 
 from .layout import Layout, no_rows
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-
-FEW_ROWS = 64
-"""So few rows take less time than to look which of them are the greatest."""
 
 DELETE = np.iinfo(np.int64).min
 """The diff of a tombstone, which deletes its key's earlier rows; see ``deletes``."""
@@ -35,13 +43,14 @@ DELETE = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, eq=False)
 class Updates:
-    """Four columns of equal length."""
+    """Four columns of equal length. ``distinct``: it is known that no two rows are equal."""
 
     layout: Layout
     rows: pa.RecordBatch
     hashes: Hashes
     versions: Numbers
     diffs: Numbers
+    distinct: bool = False
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -118,6 +127,7 @@ class Updates:
             self.hashes[start:stop],
             self.versions[start:stop],
             self.diffs[start:stop],
+            self.distinct,
         )
 
     def cut(self, max_rows: int, max_bytes: int) -> Iterator[Updates]:
@@ -134,14 +144,15 @@ class Updates:
         """These rows, in the order of ``indices``, which must keep them sorted."""
         return Updates(
             self.layout,
-            self.rows.take(pa.array(indices)),
+            self.rows.take(array_over(indices)),
             self.hashes[indices],
             self.versions[indices],
             self.diffs[indices],
+            self.distinct,
         )
 
     def where(self, flags: Flags) -> Updates:
-        return self if flags.all() else self.take(np.flatnonzero(flags))
+        return self if flags.all() else self.take(flags.nonzero()[0])
 
     def between(self, low: int, high: int) -> Updates:
         """The rows whose hash is from ``low`` to ``high``, both included; shares memory."""
@@ -157,30 +168,40 @@ class Updates:
         greatest of each key. May share memory.
         """
         starts, ends = self._ends_of(hashes)
-        rows = int((ends - starts).sum())
-        if last is not None and rows > last * len(hashes) + FEW_ROWS and not self._collides:
-            starts = np.maximum(starts, ends - last)
-        if not rows:
-            return self.slice(0, 0)
         if len(hashes) == 1:
-            return self.slice(int(starts[0]), int(ends[0]))
-        return self.take(ranges(starts, ends - starts))
+            start, end = int(starts[0]), int(ends[0])
+            if last is not None and end - start > last and not self._collides:
+                start = end - last
+            return self.slice(start, end)
+        counts = ends - starts
+        most = int(counts.max(initial=0))
+        if last is not None and most > last and not self._collides:
+            counts, most = np.minimum(counts, last), last
+        if not most:
+            return self.slice(0, 0)
+        starts = ends - counts
+        return self.take(starts[counts > 0] if most == 1 else ranges(starts, counts))
 
     def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """For each of these hashes the place of its first row, and behind its last one."""
         return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
+    @cached_property
+    def _differ_in_hash(self) -> bool:
+        """Whether different keys certainly have different hashes."""
+        return self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count
+
     @property
     def _collides(self) -> bool:
         """Whether two keys have one hash."""
-        return bool((self._new_key != self._new_hash).any())
+        return not self._differ_in_hash and bool((self._new_key != self._new_hash).any())
 
     # Neighbours
 
     @cached_property
     def row_starts(self) -> Numbers:
         """int64: where a row differs from the one before it. The first is 0, if there is a row."""
-        return np.flatnonzero(self._new_row)
+        return np.arange(len(self)) if self.distinct else np.flatnonzero(self._new_row)
 
     @cached_property
     def key_starts(self) -> Numbers:
@@ -194,7 +215,7 @@ class Updates:
 
     @cached_property
     def _new_key(self) -> Flags:
-        return self._or_differ(self._new_hash, self.layout.key)
+        return self._new_hash if self._differ_in_hash else self._or_differ(self._new_hash, self.layout.key)
 
     @cached_property
     def _new_row(self) -> Flags:
@@ -225,7 +246,7 @@ class Updates:
 
     def _sort(self) -> Updates:
         # This sort finds the parts that are sorted already, and merges them.
-        order = np.argsort(self.hashes, kind="stable")
+        order = self.hashes.argsort(kind="stable")
         hashes = self.hashes[order]
         tie = hashes[1:] == hashes[:-1]
         if tie.any():
@@ -239,7 +260,7 @@ class Updates:
                     rank[inside] = rank[inside][again]
                 _, equal = _compare_ranks(ranks, tie)
             tie = equal
-        return (self if np.array_equal(order, np.arange(len(order))) else self.take(order))._ties_sorted(tie)
+        return (self if (order[1:] > order[:-1]).all() else self.take(order))._ties_sorted(tie)
 
     def _order_codes(self) -> list[Codes]:
         return [
@@ -251,9 +272,9 @@ class Updates:
         """These, which are sorted but for ties; see "Sorting". ``tie``: for each row but the first whether it has the
         hash and the order columns of the one before it.
         """
+        if not (tie.any() or self._collides):
+            return replace(self, distinct=True)
         same_hash = ~self._new_hash[1:]
-        if not same_hash.any():
-            return self
         unsorted = tie & (self._new_row[1:] | (self.versions[1:] < self.versions[:-1]))
         if self._collides:
             of_keys = self.hashes[self.key_starts]
@@ -272,6 +293,14 @@ class Updates:
         order = np.arange(len(self))
         order[members] = members[np.lexsort(tuple(reversed(ranks)))]
         return self.take(order)
+
+
+def rows_at(rows: pa.RecordBatch, places: Numbers) -> pa.RecordBatch:
+    """The rows at these places, which ascend; of neighbours a part that shares memory."""
+    count, first = len(places), int(places[0]) if len(places) else 0
+    if count and int(places[-1]) - first >= count:
+        return rows.take(array_over(places))
+    return rows if count == rows.num_rows else rows.slice(first, count)
 
 
 def _compare_ranks(ranks: Sequence[Codes], tie: Flags) -> tuple[Flags, Flags]:

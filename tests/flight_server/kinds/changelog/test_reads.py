@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -13,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from flight_server.kinds import VersionBurst
-from flight_server.kinds.changelog import views
-from flight_server.kinds.changelog.reads import IN_LOOP_ROWS, STALLED_SECONDS, ChangelogRead
+from flight_server.kinds.changelog import reads, views
+from flight_server.kinds.changelog.reads import STALLED_SECONDS, ChangelogRead
 from flight_server.memory import Pace
 from flight_server.protocol import Compacted, DatasetDropped, Versions
 from flight_server.protocol.ipc_framing import encapsulate
@@ -145,8 +146,11 @@ def test_a_reader_that_goes_on_before_compaction_holds_its_version_again(engine:
         assert Counter(begun + stalled.rest()) == Counter((key, 1) for key in range(KEYS))
 
 
-def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(engine: Engine) -> None:
-    versions = 2 + IN_LOOP_ROWS // KEYS
+def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions = 3
+    monkeypatch.setattr(reads, "FEW_ROWS", versions * KEYS - 1)  # one of each run and key
     for version in range(1, versions + 1):
         put(engine, version)
     with Stalled(engine, Versions(after=versions - 1)) as reader:
@@ -184,3 +188,33 @@ def test_a_row_that_is_there_many_times_is_read_in_parts_while_it_is_folded(tmp_
             fold(engine)
             found += reader.rest()
         assert Counter(found) == Counter({(key, 0): key + 1 for key in range(1, 30)})
+
+
+def test_followers_that_ask_at_a_time_share_a_small_step(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[int]()
+    few_deltas = views.View.few_deltas
+
+    def counted(view: views.View, after: int, *limits: int) -> views.ViewPart | None:
+        made.append(after)
+        return few_deltas(view, after, *limits)
+
+    monkeypatch.setattr(views.View, "few_deltas", counted)
+    put(engine, 1)
+    read = ChangelogRead(engine.store.reads, engine.changelog, Versions(after=1, follow=True))
+    streams = [read.bursts(Reader(NAME, 0, f"follower {number}", Pace())) for number in range(3)]
+    steps = [engine.loop.create_task(anext(stream)) for stream in streams]
+    engine.run(asyncio.sleep(0))  # all wait for a version
+    for version in (2, 3):
+        put(engine, version)
+        bursts = engine.run(asyncio.gather(*steps))
+        assert [sum(message.rows for message in burst) for burst in bursts] == [2 * KEYS] * 3
+        steps = [engine.loop.create_task(anext(stream)) for stream in streams]
+        engine.run(asyncio.sleep(0))
+    assert made == [1, 2]
+    assert not engine.store.reads.steps
+    for step, stream in zip(steps, streams, strict=True):
+        step.cancel()
+        engine.run(asyncio.gather(step, return_exceptions=True))
+        engine.run(stream.aclose())

@@ -16,7 +16,6 @@ from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
-from flight_server.kinds.changelog.runs import updates as updates_module
 from flight_server.kinds.changelog.views import View, ViewPart, range_end
 from flight_server.protocol import KeepRule
 from tests.support.changelog_store import deltas_of, snapshot_of
@@ -138,9 +137,7 @@ def test_a_small_step_has_the_changes_of_the_snapshots(
         for batch in snapshot_of(view, version):
             for shown in batch.to_pylist():
                 changes[tuple(shown.values())] += sign
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(updates_module, "FEW_ROWS", 0)
-        parts = view.few_deltas(after, upper, 100, 1 << 20), view.part(after, upper, ViewPart())
+    parts = view.few_deltas(after, upper, 100, 1 << 20), view.part(after, upper, ViewPart())
     for part in parts:
         assert part is not None
         assert not part.left
