@@ -28,6 +28,7 @@ from hypothesis.strategies import text
 from pyarrow import flight
 
 from spark_client.connection import Timeouts, embedded
+from spark_client.hosts import open_files
 from tests.support import (
     collecting,
     durable,
@@ -172,6 +173,8 @@ def pytest_configure(config: pytest.Config) -> None:
     loop_steps.begin()
     # The servers that clients start are watched, too.
     embedded.PROGRAM = WATCHED
+    # A test ends when the threads have looked that forget files.
+    open_files._POLL_SECONDS = 0.02
     # Else they would be as many as the machine's cores ask for.
     os.environ["FLIGHT_SERVER_WORKERS"] = str(config.getoption("--servers"))
     if config.pluginmanager.hasplugin("xdist"):
