@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test long compiled versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
+.PHONY: help demo test long compiled installed versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -30,8 +30,7 @@ demo: $(PROJECT) ## Run the main job on real flights data
 # warm up. One process has all tests that share a cluster or a session's processes; those that take long begin first.
 # Without a browser those that need one are skipped.
 test: ## Check style and types, then run every test
-	@$(MAKE) --no-print-directory --jobs=2 lint compiled
-	@$(BIN)/python -m tests.support.browser --install
+	@$(MAKE) --no-print-directory --jobs=2 lint compiled installed
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
 		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
 		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadfile \
@@ -50,6 +49,11 @@ long: $(PROJECT) ## Run the tests that are rare or take long, and every property
 # Once, beside the checks of style and types, and not in four processes at once.
 compiled: $(PROJECT)
 	@$(BIN)/pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
+
+# Beside the check of types, which has one core.
+installed: $(PROJECT)
+	@$(BIN)/python -m tests.support.browser --install
+	@$(JAVA) > /dev/null
 
 # `make test` has the newest versions, from the lock file.
 versions: PYTHONS = $(BIN)/python

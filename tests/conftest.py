@@ -28,7 +28,6 @@ from hypothesis.strategies import text
 from pyarrow import flight
 
 from spark_client.connection import Timeouts, embedded
-from spark_client.executors.interpreter import FORKING
 from tests.support import (
     collecting,
     durable,
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 patient = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True, database=None
 )
-settings.register_profile("few", patient, max_examples=20)
+settings.register_profile("few", patient, max_examples=10)
 settings.register_profile("many", patient, max_examples=400)
 settings.register_profile("exploring", patient, max_examples=400, derandomize=False)
 settings.load_profile("few")
@@ -86,6 +85,12 @@ TOGETHER = {
         "test_source",
         "test_source_streams",
         "test_source_writes",
+    ),
+    # Their master tries tasks again, which takes a context of its own.
+    "with tasks that are tried again": (
+        "test_failures",
+        "test_step_failures",
+        "test_write",
     ),
 }
 """Files of Spark's tests that one process runs, because they share what takes long to start."""
@@ -358,7 +363,9 @@ def java_home() -> Iterator[str]:
         submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
         submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
-        patch.setitem(spark_session.SETTINGS_OF_ALL, "python__daemon__module", FORKING)
+        patch.setitem(
+            spark_session.SETTINGS_OF_ALL, "python__daemon__module", "spark_client.executors.forked_workers"
+        )
         yield str(home)
 
 

@@ -133,11 +133,10 @@ def serving(process: subprocess.Popen[Any], lines: Callable[[], list[str]], serv
     raise Unavailable(f"{server} {end}; it wrote last: {last}")
 
 
-def start(*, meanwhile: Callable[[], None] | None = None, **options: Any) -> Embedded:
+def start(**options: Any) -> Embedded:
     """Start a server, or with ``workers`` several; they serve when this returns.
 
     Args:
-        meanwhile: is called while they start.
         options: the server's options, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
             ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` is a random one
             by default, and is passed in the environment, because other users of the machine could read a command line.
@@ -169,8 +168,6 @@ def start(*, meanwhile: Callable[[], None] | None = None, **options: Any) -> Emb
     )
     embedded = Embedded(process, token)
     try:
-        if meanwhile is not None:
-            meanwhile()
         embedded.wait_until_ready()
     except BaseException:
         embedded.close()

@@ -68,8 +68,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
-from spark_client.executors import Portable, check_interpreter, use_own_interpreter
-from spark_client.pyspark_parts import begin, collected, interrupts_kept, numbers_rdd, session_tag
+from spark_client.executors import Portable, check_interpreter
+from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
 from .job import Job, TaskNumbers
 from .sealed import REPORT, TaskWork, report
@@ -91,8 +91,6 @@ _OF_QUERIES = (
     "spark.sql.execution.pyspark.udf.tracebackWithLocals.enabled",
 )
 
-
-_STARTING = "flight-shuffle: starts Python for the tasks to come"
 
 Keep = Callable[[str, object], None]
 """Keeps an object until a dataset is dropped."""
@@ -245,7 +243,9 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
             if len(tasks) < len(job.writes) or _needs_query(spark, destinations):
                 return None
             context = spark.sparkContext
-            rdd = _numbers(spark, sum(count for count, _ in tasks), NumberedTasks(tasks))
+            added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
+            function = Portable(NumberedTasks(tasks))
+            rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
             tag = session_tag(spark)
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
@@ -256,24 +256,6 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
             return collected(rdd)
 
     return collect
-
-
-def start_workers() -> None:
-    """Let Spark start Python for the tasks of the active session, if its master is local and no client has used it: by
-    a job of one task that does nothing. The JVM runs it beside the caller, whose first job finds a worker, and a daemon
-    that forks others. Otherwise nothing is done; an error of it is left to that job.
-    """
-    with suppress(Exception), interrupts_kept():
-        spark: Any = SparkSession.getActiveSession()
-        if spark is not None and use_own_interpreter(spark) and is_pinned(spark):
-            with local_property(spark.sparkContext, _DESCRIPTION, _STARTING):
-                begin(_numbers(spark, 1, NumberedTasks([])))
-
-
-def _numbers(spark: Any, tasks: int, function: NumberedTasks) -> Any:
-    """The RDD of these tasks, in workers of queries."""
-    added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
-    return numbers_rdd(spark.sparkContext, tasks, Portable(function), added)
 
 
 def _needs_query(spark: Any, destinations: Destinations) -> bool:

@@ -109,11 +109,6 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     return RDD(rdd.asJavaRDD(), spark, spark.serializer)
 
 
-def begin(rdd: Any) -> None:
-    """Start the job of all its tasks, for which no call waits. What it gives, and whether it fails, is not seen."""
-    rdd._jrdd.countAsync()
-
-
 def collected(rdd: Any) -> list[Any]:
     """All rows, in the order of the tasks. Raises PythonException: a task's function has raised, as of a query;
     Py4JJavaError: the job has failed otherwise.
@@ -146,13 +141,6 @@ def run_daemon() -> None:
     daemon.manager()
 
 
-def application_settings(context: Any) -> Any:
-    """The JVM's settings of an application that runs, which a local master's tasks have, too. What is set there counts
-    from the next task on.
-    """
-    return context._jsc.sc().conf()
-
-
 def worker_connection() -> socket.socket | None:
     """The connection of the worker whose task this thread loads or runs, which stays PySpark's; None outside of a
     worker that PySpark's daemon has forked.
@@ -182,9 +170,7 @@ __all__ = [
     "ReadMaxFiles",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
-    "application_settings",
     "arrow_schema_of",
-    "begin",
     "cloudpickle",
     "collected",
     "from_arrow_schema",

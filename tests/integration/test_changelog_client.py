@@ -23,6 +23,7 @@ from tests.support.polling import eventually
 from tests.support.rates import (
     BY,
     LANES,
+    MOST_LANES,
     RATES,
     Row,
     counted,
@@ -34,7 +35,7 @@ from tests.support.rates import (
 from tests.support.server_process import ServerProcess
 
 
-@pytest.fixture(params=LANES)
+@pytest.fixture(params=MOST_LANES)
 def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
     lane = request.param
     with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
@@ -103,6 +104,7 @@ def test_a_stalled_and_a_cancelled_follower_hold_back_no_other(rates: Changelog)
     stalled.close()
 
 
+@pytest.mark.parametrize("shuffle", LANES, indirect=True)
 def test_folding_random_updates_gives_every_snapshot(shuffle: ShuffleClient) -> None:
     ranks = shuffle.changelog("ranks", RATES, keep=top_k(2), delay_seconds=3600.0, **BY)
     chance = random.Random(7)

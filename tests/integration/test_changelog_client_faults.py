@@ -28,6 +28,7 @@ from tests.support.proxy import Proxy
 from tests.support.rates import (
     BY,
     LANES,
+    MOST_LANES,
     RATES,
     WAIT_SECONDS,
     Row,
@@ -43,7 +44,7 @@ from tests.support.server_process import ServerProcess
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-@pytest.fixture(params=LANES)
+@pytest.fixture(params=MOST_LANES)
 def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
     lane = request.param
     with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
@@ -75,7 +76,7 @@ def test_versions_of_a_writer_share_a_put_which_ends_when_it_rests(
     assert rows_of(rates.snapshot().table) == [("EUR", 3, 1.2)]
 
 
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", MOST_LANES)
 def test_a_writer_goes_on_after_its_server_was_killed_and_started_again(
     lane: Any, tmp_path: Path, flight_server_process: Callable[..., ServerProcess]
 ) -> None:
@@ -91,7 +92,7 @@ def test_a_writer_goes_on_after_its_server_was_killed_and_started_again(
             assert writer.add(rates_of(("EUR", 2, 1.2))).result(WAIT_SECONDS) == 2
 
 
-@pytest.mark.parametrize("lane", LANES)
+@pytest.mark.parametrize("lane", MOST_LANES)
 def test_a_writer_begins_no_version_on_a_server_that_drains(
     lane: Any, monkeypatch: pytest.MonkeyPatch, flight_server_process: Callable[..., ServerProcess]
 ) -> None:

@@ -9,12 +9,15 @@ from collections import Counter
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from spark_client.changelogs.version_follower import Follower
 
 RATES = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
 BY: dict[str, Any] = {"key": ["currency"], "order_by": "time"}
 LANES = ["bulk", "grpc"]
+MOST_LANES = ["bulk", pytest.param("grpc", marks=pytest.mark.long)]
+"""Where another test shows the same promise over gRPC."""
 WAIT_SECONDS = 60.0
 Row = tuple[Any, ...]
 

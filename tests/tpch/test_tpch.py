@@ -1,4 +1,4 @@
-"""All 22 queries at scale factor 0.1, from the files to the answer: DuckDB's answer, in DuckDB's order."""
+"""All 22 queries at scale factor 0.05, from the files to the answer: DuckDB's answer, in DuckDB's order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-SCALE = 0.1
+SCALE = 0.05
 BY_TASKS = ("q13", "q21")
 
 

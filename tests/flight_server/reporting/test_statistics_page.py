@@ -84,7 +84,7 @@ def answers(server: ServerProcess, folder: Path) -> Iterator[dict[str, Any]]:
         ]
         with pytest.raises(NotFound):
             client.get("none")
-        eventually(lambda: begun(remote), (1, 1))
+        eventually(lambda: begun(remote), (1, 1, 1))
         with rates.hold(1):
             for name in (None, "read", "open", "files", "rates"):
                 yield remote.action("statistics", DatasetRequest(name).encode())
@@ -95,11 +95,14 @@ def answers(server: ServerProcess, folder: Path) -> Iterator[dict[str, Any]]:
             read.cancel()
 
 
-def begun(server: RemoteServer) -> tuple[int, int]:
-    """The attempts of the two puts."""
-    said = server.action("statistics", DatasetRequest("open").encode())
+def begun(server: RemoteServer) -> tuple[int, int, int]:
+    """The attempts of the two puts, and the readers of the newer data."""
+    attempts = server.action("statistics", DatasetRequest("open").encode())["datasets"]["open"]["attempts"]
     staged = server.action("why")["staged"]["writes"]
-    return len(said["datasets"]["open"]["attempts"]), len(staged[0]["attempt_states"])
+    partitions = server.action("statistics", DatasetRequest("read").encode())["datasets"]["read"][
+        "partitions"
+    ]
+    return len(attempts), len(staged[0]["attempt_states"]), partitions["0"]["readers"]
 
 
 def test_the_page_has_each_key_of_a_servers_answers(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
-SPARK_SETTINGS = {"master": "local[2]"}
 
 
 @pytest.fixture
