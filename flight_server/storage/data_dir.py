@@ -83,6 +83,9 @@ class DataDir:
         self.owner = marker.owner
         self.is_temporary = marker.kind == "temporary"
         self._fd = fd
+        self._lock = str(
+            path / LOCK_NAME
+        )  # looked at for each commit: a path would be put together each time
 
     @classmethod
     def claim(cls, path: Path) -> Self:
@@ -122,7 +125,7 @@ class DataDir:
     def held(self) -> bool:
         """Whether the path still leads to the directory that this object has locked. False after :meth:`close`."""
         try:
-            named, locked = (self.path / LOCK_NAME).lstat(), os.fstat(self._fd)
+            named, locked = os.lstat(self._lock), os.fstat(self._fd)
         except OSError:
             return False
         return (named.st_dev, named.st_ino) == (locked.st_dev, locked.st_ino)

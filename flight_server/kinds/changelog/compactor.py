@@ -8,6 +8,10 @@ At once
     one does. A changelog has at most one work on its runs in memory and one on its files; a fold in memory goes on
     alone.
 
+Few rows
+    Runs of few rows become one in the event loop as commits come, while no other work goes on: a small step of a
+    follower looks into each run.
+
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
     same where that may be much, and all once nothing was put for ``IDLE_DELAYS`` of these: for ``SLOW_ROWS`` rows a
