@@ -20,7 +20,8 @@ Late retractions
 Large keys
     A hash that is too large for a slice is folded in pieces (``large_keys``), to a range of its own. Of late commits
     count only those with rows that are not above all of its old ones. If there are some, it is folded again with rows
-    to spare for more of them (``Rule.spares``), so that its fold ends, however often they come.
+    to spare for more of them, if the rule can (``Rule.spares``): then its fold ends, however often they come. Else a
+    fold ends that is done before the next one comes.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ Versions
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -306,10 +307,11 @@ def _sent_bytes(batch: pa.RecordBatch) -> int:
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:
     metadata = {"version": str(version), **({"last": "true"} if last else {})}
-    written = pa.BufferOutputStream()
+    # Arrow's own stream would keep the room to which it has grown, up to twice what it has.
+    written = io.BytesIO()
     with pa.ipc.new_stream(written, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata=metadata)
-    reader = pa.ipc.MessageReader.open_stream(written.getvalue())
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
     reader.read_next_message()  # the schema
     message = reader.read_next_message()
     header, body = memoryview(message.metadata), memoryview(message.body)

@@ -64,3 +64,12 @@ def test_columns_of_any_type_arrive(name: str) -> None:
     for part in (batch, batch.slice(1), batch.slice(0, 0)):
         [message] = encode(part, 1, last=False, max_message_bytes=1 << 20)
         assert repr(decoded(message, part.schema).to_pydict()) == repr(part.to_pydict())
+
+
+def test_a_message_holds_no_more_memory_than_it_has() -> None:
+    # With the schema just above a power of two, so that a buffer that grows by doubling would have twice that.
+    batch = pa.record_batch({"v": [0.0] * 131_040})
+    before_bytes = pa.total_allocated_bytes()
+    (message,) = encode(batch, 1, last=True, max_message_bytes=1 << 21)
+    assert pa.total_allocated_bytes() - before_bytes < 1.1 * batch.nbytes
+    assert message.rows == batch.num_rows
