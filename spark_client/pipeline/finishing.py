@@ -232,7 +232,9 @@ def statistics(steps: Steps) -> RunStatistics:
     """Of the last ``toDF``, ``toArrow`` or the like of this very pipeline. Raises InvalidRequest: before the first."""
     ran = _runs.get(steps.leg, LastRun()).statistics
     if ran is None:
-        raise InvalidRequest("this pipeline has not run: statistics() is of its last toDF() or toArrow()")
+        raise InvalidRequest(
+            "this pipeline has not run: statistics() is of its last toDF(), toArrow() or count()"
+        )
     return ran
 
 

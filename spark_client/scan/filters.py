@@ -191,7 +191,11 @@ class KeptRows:
             places_of_rows += codes(column)
         rows = pa.RecordBatch.from_arrays(columns, names=coded.schema.names)
         with suppress(pa.ArrowException):
-            part = _part(declared, rows.schema.names)
+            # The null is for the lookup only: no row of a column that is declared without nulls gets its result.
+            nullable = [
+                declared.schema.field(name).with_nullable(nullable=True) for name in rows.schema.names
+            ]
+            part = Declared(declared.stage, pa.schema(nullable))
             return self._evaluated(_joined(conditions), part.cast(rows))[places_of_rows]
         return None
 

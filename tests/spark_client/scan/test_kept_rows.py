@@ -93,6 +93,13 @@ def test_only_conditions_of_dictionaries_are_looked_up_and_no_text_is_decoded() 
     assert [(each.num_rows, each.schema.names) for each in rows] == [(3, ["a"]), (300, ["n"])]
 
 
+def test_a_column_of_dictionaries_may_be_declared_without_nulls() -> None:
+    batch = batch_of([("x", "y", 1), ("y", "y", 2)] * 100, ["a"])
+    schema = pa.schema([field.with_nullable(nullable=False) for field in SCHEMA])
+    found = KeptRows.by((A == "y") & (N > 0), schema, ["n", "a"]).of(batch, Declared("the scan", schema))
+    assert found.equals(Declared("the scan", schema).cast(batch).filter(A == "y").select(["n", "a"]))
+
+
 @pytest.mark.parametrize("index", [pa.int8(), pa.uint32(), pa.uint64()])
 @pytest.mark.parametrize("null", [None, 0])
 def test_a_dictionary_may_have_any_index(index: pa.DataType, null: int | None) -> None:
