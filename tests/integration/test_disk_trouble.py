@@ -201,7 +201,7 @@ def test_the_last_commit_of_a_shuffle_that_the_disk_refused_is_made_by_another_a
         assert get(client, "d") == SMALL
 
 
-@pytest.mark.parametrize("function", ["wal_write", "wal_sync"])
+@pytest.mark.parametrize("function", [pytest.param("wal_write", marks=pytest.mark.long), "wal_sync"])
 def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers, function: str) -> None:
     server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
@@ -219,7 +219,7 @@ def test_an_overwrite_that_fails_leaves_the_old_generation(servers: Servers, fun
         assert get(client, "d") == SMALL
 
 
-@pytest.mark.parametrize("function", ["wal_write", "wal_sync"])
+@pytest.mark.parametrize("function", [pytest.param("wal_write", marks=pytest.mark.long), "wal_sync"])
 def test_a_drop_that_the_disk_refuses_changes_nothing_and_may_be_made_again(
     servers: Servers, tmp_path: Path, function: str
 ) -> None:

@@ -13,9 +13,9 @@ import pytest
 from tests.load.torture import Torture
 
 
-@pytest.mark.load(seconds=20)
+@pytest.mark.load(seconds=15)
 @pytest.mark.timeout(0)  # each of its waits has a deadline
-@pytest.mark.parametrize("seconds", [15.0, pytest.param(120.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [10.0, pytest.param(120.0, marks=pytest.mark.long)])
 def test_what_was_acknowledged_is_there_and_what_was_given_up_changes_nothing(
     request: pytest.FixtureRequest, tmp_path: Path, seconds: float
 ) -> None:

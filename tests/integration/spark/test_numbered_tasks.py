@@ -161,7 +161,7 @@ def test_ctrl_c_that_py4j_hides_in_an_error_runs_no_query(
     assert queries(spark) == before
 
 
-@pytest.mark.parametrize("name", runner._OF_QUERIES[1:3])
+@pytest.mark.parametrize("name", runner._OF_QUERIES[1:2])
 def test_a_session_that_asks_more_of_the_workers_of_queries_makes_one(
     spark: SparkSession, client: ShuffleClient, folder: Path, name: str
 ) -> None:

@@ -117,7 +117,13 @@ def change(session: SparkSession) -> None:
         session.conf.set(name, after)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if number % 2 else [])
+        for number, name in enumerate(METHODS)
+    ],
+)
 def test_functions_get_rows_by_the_settings_of_the_run(
     client: ShuffleClient, session: SparkSession, method: str
 ) -> None:

@@ -263,7 +263,13 @@ class DoomedStage(FileStage):
 
 
 @pytest.mark.parametrize(
-    "when", ["before the first byte", "in the middle", "before its report", "after its report"]
+    "when",
+    [
+        pytest.param("before the first byte", marks=pytest.mark.long),
+        "in the middle",
+        pytest.param("before its report", marks=pytest.mark.long),
+        "after its report",
+    ],
 )
 def test_a_task_that_fails_leaves_nothing_and_its_rows_are_there_once(
     spark: SparkSession, numbers: Pipeline, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
