@@ -200,7 +200,7 @@ class Changelog:
             try:
                 with stream_of(rows_of(reader.schema.empty_table()).schema) as stream:
                     for batch in reader:
-                        stream.write(rows_of(batch), hold=not last)
+                        stream.write(rows_of(batch))
                     committing = True
                     return int(stream.commit(last=last)["version"])
             except Unavailable as error:

@@ -194,14 +194,12 @@ class PutStream(Closable):
         self.rows = 0
         self.frames = 0
 
-    def write(self, batch: Any, partition: int | None = None, *, hold: bool = False) -> None:
-        """Send a batch; to ``partition`` of a shuffle. ``hold``: a small one may wait for the next one or the commit,
-        as those to partitions do.
-        """
+    def write(self, batch: Any, partition: int | None = None) -> None:
+        """Send a batch; to ``partition`` of a shuffle."""
         metadata = b"" if partition is None else partition_metadata(partition)
         with self._at_its_place():
             for frame in frames(batch):
-                self._writing.write(frame, metadata, hold=hold or partition is not None)
+                self._writing.write(frame, metadata, hold=partition is not None)
                 self.rows += frame.num_rows
                 self.frames += 1
 
