@@ -56,8 +56,9 @@ def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
     def tasks_of_a_run() -> list[int]:
         pipeline = client.scan(tmp_path / "small.parquet").repartition(3, "k").filter(pc.field("k") > 9)
         assert sorted(pipeline.toArrow()["k"].to_pylist()) == [*range(10, 100)]
+        tasks = [each.tasks for each in pipeline.statistics().exchanges]
         assert pipeline.count() == 90
-        return [each.tasks for each in pipeline.statistics().exchanges]
+        return tasks
 
     assert tasks_of_a_run() == [1], "no server was there"
     assert tasks_of_a_run() == [0]
