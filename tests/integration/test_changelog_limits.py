@@ -56,6 +56,7 @@ def disk(client: flight.FlightClient) -> int:
     return int(action(client, "statistics")["disk"]["used_bytes"])
 
 
+@pytest.mark.long
 def test_a_hold_is_released_at_the_disk_limit_and_then_compaction_makes_room_for_writes(
     tmp_path: Path,
 ) -> None:

@@ -176,6 +176,7 @@ def test_an_unread_stream_starves_none_of_its_siblings_and_is_whole_when_it_is_r
         assert reader.trailers[unread]["grpc-status"] == "0"
 
 
+@pytest.mark.long
 def test_many_unread_streams_hold_bounded_memory_and_end_with_their_connection(
     server: ServerProcess, client: flight.FlightClient
 ) -> None:

@@ -178,6 +178,7 @@ def test_a_restored_dataset_has_the_same_tickets_and_is_read_from_disk(
         assert action(client, "statistics")["frames_read_back"] == 10
 
 
+@pytest.mark.long
 def test_sealing_again_after_a_restart_is_fine_with_the_same_attempts_only(
     tmp_path: Path, servers: Servers
 ) -> None:

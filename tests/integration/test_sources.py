@@ -341,6 +341,7 @@ def _generation_after_a_read(client: Client) -> str:
     return str(client.action("statistics")["datasets"]["d"]["generation"])
 
 
+@pytest.mark.long
 def test_sources_that_are_dropped_while_flights_are_listed_end_no_list(
     flight_server_process: Start, connect: Connect, tmp_path: Path
 ) -> None:

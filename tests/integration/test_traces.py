@@ -43,6 +43,7 @@ def messages(rows: int = 3) -> list[bytes]:
     return [*put_messages(command(PUT), [BATCH], metadata=iter([b"2"])), commit(rows, 1)]
 
 
+@pytest.mark.long
 def test_each_put_and_read_is_one_span_under_its_client_s(
     server: ServerProcess, receiver: OtlpReceiver
 ) -> None:

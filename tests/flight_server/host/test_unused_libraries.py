@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from pyarrow import flight
 
 from tests.support.server_process import ServerProcess
@@ -73,6 +74,7 @@ assert "aiohttp.client" in sys.modules and type(aiohttp).__name__ == "module"
 """
 
 
+@pytest.mark.long
 def test_an_idle_server_has_not_imported_what_only_requests_need() -> None:
     """And the rest of aiohttp is there when it is asked for."""
     found = subprocess.run([sys.executable, "-c", STARTED], check=True, capture_output=True, text=True)

@@ -299,6 +299,7 @@ def test_ctrl_c_ends_a_job_in_the_driver_and_leaves_nothing(
     assert client.scan(folder / "left.parquet").repartition(2, "k").count() == 42
 
 
+@pytest.mark.long
 def test_several_threads_run_their_jobs_in_the_driver_at_once(
     spark: SparkSession, client: ShuffleClient, rows_by_tasks: RowsByTasks, folder: Path
 ) -> None:

@@ -203,6 +203,7 @@ def test_rows_of_two_runs_of_an_exchange_do_not_meet(
     assert ", what it was made of was written again" in str(joined.statistics())
 
 
+@pytest.mark.long
 def test_a_server_that_stands_still_while_tasks_write_costs_a_rerun(
     spark: SparkSession, servers: list[ServerProcess], tmp_path: Path
 ) -> None:

@@ -215,6 +215,7 @@ def script(path: Path, line: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_python_of_tasks_is_compared_with_this_one(tmp_path: Path) -> None:
     assert python_of_tasks(sys.executable, named=True).verdict == "ok"
     own = doctor._versions_of(sys.executable)

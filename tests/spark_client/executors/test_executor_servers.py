@@ -73,6 +73,7 @@ def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) 
     assert not running.alive
 
 
+@pytest.mark.long
 def test_a_server_whose_starter_was_killed_is_ended_before_the_next_one_starts(executor: Path) -> None:
     program = (
         "import os; from spark_client.executors import ExecutorServers, executor_servers as its;"

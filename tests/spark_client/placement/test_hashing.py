@@ -102,6 +102,7 @@ def test_edge_values_are_placed_as_the_reference_says(name: str) -> None:
     assert partition_ids(batch, ["key"], 2**31 - 1).tolist() == reference_ids(batch, ["key"], 2**31 - 1)
 
 
+@pytest.mark.long
 def test_batches_longer_than_a_slice_are_placed_without_a_seam() -> None:
     rows = 2 * SLICE_ROWS + 77
     values = np.random.default_rng(7).integers(-(2**40), 2**40, rows)
@@ -115,6 +116,7 @@ def test_batches_longer_than_a_slice_are_placed_without_a_seam() -> None:
         assert ids.tolist() == expected[part]
 
 
+@pytest.mark.long
 def test_one_very_long_string_among_short_ones_is_hashed_whole() -> None:
     long = "".join(map(str, range(2 * murmur3.TAIL_WORDS)))
     assert len(long) > 8 * murmur3.TAIL_WORDS

@@ -144,6 +144,7 @@ def test_no_rows_are_no_batches() -> None:
     assert list(sorted_batches(iter(empty), [SortKey("f")], TaskMemory(TINY))) == []
 
 
+@pytest.mark.long
 def test_large_dictionaries_are_written_about_once_and_files_closed_without_the_collector(
     tmp_path: Path,
 ) -> None:

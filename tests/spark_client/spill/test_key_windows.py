@@ -136,6 +136,7 @@ def test_what_fits_is_one_window_without_a_hash_and_without_a_file() -> None:
     assert memory.spilled_bytes == 0
 
 
+@pytest.mark.long
 def test_one_giant_hash_is_read_again_and_again_and_the_others_are_ordinary() -> None:
     keys = [[7] * 400 + [number] for number in range(40)]
     memory = TaskMemory(26 << 10)
@@ -196,6 +197,7 @@ def test_rows_with_large_dictionaries_are_written_about_once(dictionaries: int) 
     assert memory.spilled_bytes < 1.5 * data_bytes
 
 
+@pytest.mark.long
 def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> None:
     few_rows = [[7, *range(100, 200)] for _ in range(10)]
     keys = [*few_rows, *([7] * 100 for _ in range(30)), *few_rows, *([7] * 100 for _ in range(30))]
@@ -205,6 +207,7 @@ def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> Non
     assert [row["row"] for row in giant[0]] == expected
 
 
+@pytest.mark.long
 def test_small_budgets_split_lists_again_and_again() -> None:
     generator = random.Random(1)
     keys = [[generator.choice((5, generator.randrange(1000))) for _ in range(20)] for _ in range(40)]

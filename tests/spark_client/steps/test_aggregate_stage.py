@@ -215,6 +215,7 @@ def test_a_task_reduces_its_rows_to_its_groups() -> None:
     assert sum(batch.num_rows for batch in found) == 10
 
 
+@pytest.mark.long
 def test_rows_of_keys_that_do_not_repeat_pass_as_they_come() -> None:
     partial, final = stages(["k"], [("v", "sum"), ("v", "avg"), ("v", "collect_list")])
     asked: list[int] = []

@@ -61,6 +61,7 @@ async def settle(engine: Engine) -> None:
             await compactor.look_at_next()
 
 
+@pytest.mark.long
 def test_an_idle_changelog_costs_little_memory_and_no_task_or_timer(directory: Path) -> None:
     engine = Engine(directory, SCHEMA, LATEST)
     names = [f"many/n{number}" for number in range(MANY)]

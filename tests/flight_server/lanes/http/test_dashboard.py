@@ -195,6 +195,7 @@ def test_the_page_of_a_worker_shows_the_others_and_which_of_them_is_gone(
     assert page.complaints == []
 
 
+@pytest.mark.long
 def test_the_page_of_one_server_shows_no_others_but_which_part_of_a_spread_dataset_it_has(
     page: Browser, server: ServerProcess
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_button_keeps_the_focus_while_the_numbers_change(
     assert page.evaluate("document.activeElement.textContent") == "release"
 
 
+@pytest.mark.long
 def test_a_paused_page_asks_for_nothing(page: Browser, server: ServerProcess) -> None:
     show(page, server)
     eventually(lambda: page.evaluate("!document.getElementById('pause').hidden"), True)
