@@ -38,8 +38,8 @@ from spark_client.lanes import Batch, Closed, PutStream
 
 PUT_BYTES = 8 << 20
 LIMIT_BYTES = 64 << 20
-LINGER_SECONDS = 0.001
-"""Less than a small version takes from the put to its answer: then rows wait for that rather than for others."""
+LINGER_SECONDS = 0.002
+"""About what a small version takes from the put to its answer."""
 REST_SECONDS = 1.0
 _SMALL_BYTES = 16 << 10
 
