@@ -254,7 +254,7 @@ class Fold(Work):
         for part in parts:
             new = part.between(made.range.low, made.range.high)
             new = new.slice(0, rows_upto(self.layout, new, made.last))
-            # A tombstone deletes all that came before, whatever is left of it.
+            # The fold may leave out what a later tombstone deletes anyway: a tombstone needs no rows to spare.
             new = new.where((new.diffs != DELETE) & ((new.diffs < 0) | self._rule.any_update_counts))
             made.late += int(np.abs(new.diffs).sum())
             made.spare -= int(np.abs(new.diffs).sum())

@@ -68,12 +68,12 @@ def test_the_kept_rows_are_those_of_arrows_filter(
     batch = batch_of(rows, coded).slice(first)
     kept = KeptRows.by(expression, SCHEMA, names)
     read = Declared("the scan", pa.schema([f for f in SCHEMA if f.name in {*names, *kept.looked_at}]))
-    found = kept.of(batch.select(read.schema.names), read)
+    kept_rows = kept.of(batch.select(read.schema.names), read)
     expected = Declared("the scan", SCHEMA).cast(batch).filter(expression).select(names)
-    if found is None:
+    if kept_rows is None:
         assert not expected.num_rows
     else:
-        assert found.equals(expected)
+        assert kept_rows.equals(expected)
 
 
 def test_a_filter_of_dictionaries_is_evaluated_once_for_each_combination_of_values() -> None:
@@ -96,8 +96,8 @@ def test_only_conditions_of_dictionaries_are_looked_up_and_no_text_is_decoded() 
 def test_a_column_of_dictionaries_may_be_declared_without_nulls() -> None:
     batch = batch_of([("x", "y", 1), ("y", "y", 2)] * 100, ["a"])
     schema = pa.schema([field.with_nullable(nullable=False) for field in SCHEMA])
-    found = KeptRows.by((A == "y") & (N > 0), schema, ["n", "a"]).of(batch, Declared("the scan", schema))
-    assert found.equals(Declared("the scan", schema).cast(batch).filter(A == "y").select(["n", "a"]))
+    kept_rows = KeptRows.by((A == "y") & (N > 0), schema, ["n", "a"]).of(batch, Declared("the scan", schema))
+    assert kept_rows.equals(Declared("the scan", schema).cast(batch).filter(A == "y").select(["n", "a"]))
 
 
 @pytest.mark.parametrize("index", [pa.int8(), pa.uint32(), pa.uint64()])
@@ -107,8 +107,8 @@ def test_a_dictionary_may_have_any_index(index: pa.DataType, null: int | None) -
     coded = pa.DictionaryArray.from_arrays(codes, pa.array(["x", "y"]))
     batch = pa.record_batch({"a": coded, "b": coded})
     schema = pa.schema([("a", pa.string()), ("b", pa.string())])
-    found = KeptRows.by((A == "x") & (B != "y"), schema, ["b"]).of(batch, Declared("a scan", schema))
-    assert found["b"].to_pylist() == ["x"] * (100 if null is None else 200)
+    kept_rows = KeptRows.by((A == "x") & (B != "y"), schema, ["b"]).of(batch, Declared("a scan", schema))
+    assert kept_rows["b"].to_pylist() == ["x"] * (100 if null is None else 200)
 
 
 def test_a_combination_of_values_that_no_row_has_does_not_fail() -> None:
@@ -134,8 +134,8 @@ def test_a_long_text_is_not_made_for_each_combination_that_has_it() -> None:
 def test_a_random_condition_is_drawn_for_each_row() -> None:
     batch = batch_of([("x", "y", 1)] * 10_000, ["a"])
     drawn = (A == "x") & (pc.Expression._call("random", [], pc.RandomOptions()) < 0.5)
-    found = KeptRows.by(drawn, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA))
-    assert 4_000 < found.num_rows < 6_000
+    kept_rows = KeptRows.by(drawn, SCHEMA, ["n"]).of(batch, Declared("the scan", SCHEMA))
+    assert 4_000 < kept_rows.num_rows < 6_000
 
 
 def test_small_batches_are_joined_up_to_the_rows_and_the_bytes() -> None:

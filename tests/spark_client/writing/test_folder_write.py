@@ -19,10 +19,10 @@ from spark_client.writing.folder_write import HIDDEN, LEASE_SECONDS, FolderWrite
 from spark_client.writing.storage_place import Place
 
 
-def write_at(path: Path, settled: list[str] | None = None, kind: str = "parquet") -> FolderWrite:
+def write_at(path: Path, settled_ids: list[str] | None = None, kind: str = "parquet") -> FolderWrite:
     def settle(write: str, journal: Journal | None, _: bool) -> None:
-        if settled is not None:
-            settled.append(write if journal is None else f"{write} by its journal")
+        if settled_ids is not None:
+            settled_ids.append(write if journal is None else f"{write} by its journal")
 
     return FolderWrite(Place(fs.LocalFileSystem(), str(path)), settle, kind)
 
@@ -90,19 +90,19 @@ def test_turns_of_many_writes_are_one_after_the_other(
 
 
 def test_a_dead_write_is_settled_and_removed_by_the_next_one(tmp_path: Path) -> None:
-    dead, settled = write_at(tmp_path).__enter__(), list[str]()
+    dead, settled_ids = write_at(tmp_path).__enter__(), list[str]()
     dead.place.mark(f"{dead.folder}/file")
     die(dead)
-    with write_at(tmp_path, settled):
-        assert settled == [dead.id]
+    with write_at(tmp_path, settled_ids):
+        assert settled_ids == [dead.id]
         assert not any(dead.id in path.name for path in (tmp_path / HIDDEN).iterdir())
 
 
 def test_a_live_write_is_left_alone(tmp_path: Path) -> None:
-    settled: list[str] = []
-    with write_at(tmp_path) as live, write_at(tmp_path, settled) as other:
+    settled_ids: list[str] = []
+    with write_at(tmp_path) as live, write_at(tmp_path, settled_ids) as other:
         assert live.place.has(f"{HIDDEN}/{live.id}.lives-{live._lives_at}")
-    assert settled == [other.id]
+    assert settled_ids == [other.id]
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -113,13 +113,13 @@ def test_a_dead_write_of_another_kind_is_left_to_its_own(tmp_path: Path, begun: 
         dead.begin_commit(Journal({}))
     dead.place.mark(f"{dead.folder}/file")
     die(dead)
-    settled: list[str] = []
-    with write_at(tmp_path, settled) as write:
+    settled_ids: list[str] = []
+    with write_at(tmp_path, settled_ids) as write:
         write.take_turn()
         assert dead.place.has(f"{dead.folder}/file")
-        assert settled == []
-    with write_at(tmp_path, settled, "delta") as own:
-        assert settled == [write.id, f"{dead.id} by its journal" if begun else dead.id]
+        assert settled_ids == []
+    with write_at(tmp_path, settled_ids, "delta") as own:
+        assert settled_ids == [write.id, f"{dead.id} by its journal" if begun else dead.id]
     assert own.place.names() == []
 
 
@@ -145,10 +145,10 @@ def test_files_that_are_of_no_write_stay(tmp_path: Path) -> None:
     (tmp_path / HIDDEN).mkdir()
     for name in STRAY:
         (tmp_path / HIDDEN / name).touch()
-    settled: list[str] = []
-    with write_at(tmp_path, settled) as write:
+    settled_ids: list[str] = []
+    with write_at(tmp_path, settled_ids) as write:
         write.take_turn()
-    assert settled == [write.id]
+    assert settled_ids == [write.id]
     assert {path.name for path in (tmp_path / HIDDEN).iterdir()} == {*STRAY}
 
 
@@ -179,10 +179,10 @@ def test_the_lease_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_turn_waits_for_a_live_write_and_goes_on_when_its_driver_dies(tmp_path: Path) -> None:
-    first, settled = write_at(tmp_path).__enter__(), list[str]()
+    first, settled_ids = write_at(tmp_path).__enter__(), list[str]()
     first.take_turn()
     first.begin_commit(Journal({}))
-    second = write_at(tmp_path, settled)
+    second = write_at(tmp_path, settled_ids)
     began = threading.Event()
 
     def wait() -> None:
@@ -196,7 +196,7 @@ def test_a_turn_waits_for_a_live_write_and_goes_on_when_its_driver_dies(tmp_path
         die(first)
         waiting.result()
     assert began.is_set()
-    assert settled == [f"{first.id} by its journal", second.id]
+    assert settled_ids == [f"{first.id} by its journal", second.id]
 
 
 def test_a_turn_that_does_not_come_names_the_driver_that_has_it(
