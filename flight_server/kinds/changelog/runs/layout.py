@@ -7,7 +7,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from flight_server.keys import Hashes, compute, is_comparable, is_nested, is_plain, key_hashes
+from flight_server.keys import Hashes, compute, is_comparable, is_nested, is_plain, key_hashes, plain
 from flight_server.protocol import (
     DIFF_COLUMN,
     HASH_COLUMN,
@@ -166,12 +166,13 @@ class Layout:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def check_nulls(self, rows: pa.RecordBatch, dataset: str) -> None:
-        """Raise BadFrame if one of the columns has a null and is declared without; nested values stay as they came."""
+        """Raise BadFrame if one of the declared columns, or a nested field, has a null and is declared without."""
         for field, column in zip(rows.schema, rows.columns, strict=True):
-            if not field.nullable and column.null_count:
+            name = _null_in(column, field)
+            if name is not None:
                 raise BadFrame(
-                    f"dataset {dataset!r}: field {field.name!r} has nulls, and the changelog's schema declares it "
-                    "without; fill them, or declare the changelog with a nullable field",
+                    f"dataset {dataset!r}: {name} has nulls, and the changelog's schema declares it without; "
+                    "fill them, or declare the changelog with a nullable field",
                     dataset=dataset,
                 )
 
@@ -185,6 +186,36 @@ def _to_stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
         else:
             column = column.cast(kind)
     return column
+
+
+def _null_in(values: pa.Array, field: pa.Field) -> str | None:
+    """The name of the field, or of a field in it, that has a null against its declaration."""
+    if not field.nullable and values.null_count:
+        return f"field {field.name!r}"
+    values = plain(values)
+    if _has_strict(values.type):
+        for part, nested in _parts(values.drop_null()):  # values under a null count for nothing
+            name = _null_in(part, nested)
+            if name is not None:
+                return f"{name} of {field.name!r}"
+    return None
+
+
+def _has_strict(kind: pa.DataType) -> bool:
+    children = [kind.field(number) for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    return any(not child.nullable or _has_strict(child.type) for child in children)
+
+
+def _parts(values: pa.Array) -> list[tuple[pa.Array, pa.Field]]:
+    """The nested values of an array without nulls, with their fields."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return list(zip(values.flatten(), kind.fields, strict=True))
+    if pa.types.is_map(kind):
+        start, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        fields = [(values.keys, kind.key_field), (values.items, kind.item_field)]
+        return [(part.slice(start, end - start), field) for part, field in fields]
+    return [(values.flatten(), kind.value_field)]
 
 
 def _same_columns(schema: pa.Schema, stored: pa.Schema) -> bool:

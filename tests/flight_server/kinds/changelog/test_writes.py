@@ -65,11 +65,27 @@ def test_diffs_of_any_integer_type_are_added_up(tmp_path: Path) -> None:
 STRICT = pa.field("x", pa.int64(), nullable=False)
 
 
-def test_a_null_where_the_schema_declares_none_is_refused(tmp_path: Path) -> None:
-    with closing(Engine(tmp_path, pa.schema([STRICT]), None)) as engine:
-        assert engine.run(engine._commit(pa.RecordBatch.from_arrays([pa.array([1])], ["x"]), None)) == 1
-        with pytest.raises(BadFrame, match="'x' has nulls, and the changelog's schema"):
-            engine.run(engine._commit(pa.RecordBatch.from_arrays([pa.array([1, None])], ["x"]), None))
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        (STRICT, [1], [1, None]),
+        (pa.field("s", pa.struct([STRICT])), [{"x": 1}, None], [{"x": None}]),
+        (pa.field("l", pa.list_(STRICT)), [[1], [], None], [[1, None]]),
+        (pa.field("f", pa.list_(STRICT, 1)), [[1], None], [[None]]),
+        (pa.field("m", pa.map_(pa.string(), STRICT)), [[("a", 1)], None], [[("a", None)]]),
+        (pa.field("d", pa.list_(pa.struct([STRICT]))), [[{"x": 1}], None], [[], [{"x": None}]]),
+    ],
+)
+def test_a_null_where_the_schema_declares_none_is_refused(
+    tmp_path: Path, field: pa.Field, good: list[Any], bad: list[Any]
+) -> None:
+    with closing(Engine(tmp_path, pa.schema([field]), None)) as engine:
+        put = pa.RecordBatch.from_arrays([pa.array(good, field.type)], schema=pa.schema([field]))
+        assert engine.run(engine._commit(put, None)) == 1
+        loose = pa.schema([field.with_nullable(True)])
+        put = pa.RecordBatch.from_arrays([pa.array(bad, field.type)], schema=loose)
+        with pytest.raises(BadFrame, match=f"'{field.name}' has nulls, and the changelog's schema"):
+            engine.run(engine._commit(put, None))
         assert engine.changelog.upper == 1
 
 
