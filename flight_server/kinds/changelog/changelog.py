@@ -45,6 +45,7 @@ from flight_server.records import ChangelogRecords, DeclaredChangelog
 
 from .compaction import Going
 from .contents import Contents
+from .folding import Begun
 from .holds import Holds, gone
 from .planning import Waited, waiting
 from .rules import Rule
@@ -105,6 +106,7 @@ class Changelog:
     why_closed = ""  # follows its name, once it is
     full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
+    begun: Begun | None = None  # the fold that goes on, or is to be begun again
 
     def __init__(
         self,
@@ -205,7 +207,7 @@ class Changelog:
         """What can be read now; of a closed one by the reads that have begun. Raises DatasetDropped."""
         if self.state is not ChangelogState.CLOSED or not self.contents.runs:
             self.step("read")
-        return View(self.layout, self.rule, self.contents, self.since, self.upper)
+        return View(self.layout, self.rule, self.contents, self.since, self.upper, self.begun)
 
     def check_version(self, version: int) -> int:
         """The version, if it can be asked for.

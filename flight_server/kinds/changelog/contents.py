@@ -256,10 +256,10 @@ class Contents:
         """With runs of new versions."""
         return replace(self, recent=(*self.recent, *runs))
 
-    def rewritten(self, runs: Sequence[Run], by: Sequence[Run], recent_since: int = 0) -> Contents:
+    def rewritten(self, runs: Sequence[Run], by: Sequence[Run], recent_since: int) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
         recent = (*by, *(run for run in self.recent if run not in runs))
-        return replace(self, recent=recent, recent_since=max(self.recent_since, recent_since))
+        return replace(self, recent=recent, recent_since=recent_since)
 
     def folded(self, by: Sequence[Range]) -> Contents:
         """With these ranges in the place of what they cover. Recent runs of which all rows are dead go."""

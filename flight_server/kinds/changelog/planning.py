@@ -46,9 +46,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flight_server.keys import unique
+from flight_server.memory import MemoryPool
 
 from . import compaction
+from .compaction import Fold, NewFile, Rewrite, Work
 from .contents import Contents
+from .folding import Begun
 from .holds import HeldBack
 from .rules import Rule
 from .runs import MemoryRun, Question, Run
@@ -92,6 +95,33 @@ class Plan:
     @property
     def folds(self) -> bool:
         return self.alone or self.ranges is not None
+
+    def begin(
+        self,
+        contents: Contents,
+        begun: Begun | None,
+        since: int,
+        *,
+        rule: Rule,
+        new_file: NewFile,
+        memory: MemoryPool,
+    ) -> Work:
+        """The work.
+
+        Args:
+            begun: a fold that was not done to its end, which is done in the place of any other.
+            since: up to which one is to fold.
+        """
+        if self.folds and begun is not None:
+            return Fold(contents, begun, rule=rule, new_file=new_file)
+        if self.folds:
+            first, last = self.ranges or (0, len(contents.bases.ranges) - 1)
+            low, high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
+            begun = Begun(low, high, since, max((run.last_version for run in contents.recent), default=since))
+            if self.ranges is not None:
+                return Fold(contents, begun, rule=rule, new_file=new_file)
+        file = new_file if self.to_file else None
+        return Rewrite(contents, self.runs, begun=begun, rule=rule, new_file=file, memory=memory)
 
 
 class Amounts:

@@ -47,7 +47,7 @@ class Rule:
         """The rows of these keys that readers see: no count is below zero."""
         return Kept(groups.rows, np.maximum(groups.counts, 0))
 
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64], spare: int = 0) -> Kept:
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
         """The rows of these keys that compaction leaves. Counts may be below zero: retractions that wait for
         assertions.
 
@@ -57,16 +57,9 @@ class Rule:
             later_retractions: int64, for each row the sum of its diffs below zero at versions after that, and in
                 updates that are not summed. If ``any_update_counts``, less the sum of those above zero, so below zero
                 for each row that they change.
-            spare: as many copies of each key may be changed beside that, by updates that this :meth:`spares`, as if
-                they came after compaction.
         """
-        del later_retractions, spare
+        del later_retractions
         return Kept(groups.rows, groups.counts)
-
-    def spares(self, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which later updates may come beside those that :meth:`needed` knows, if their copies are ``spare`` in all."""
-        del rows
-        return np.ones(len(diffs), np.bool_)
 
     def ends_keys(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which of these rows may make any number of rows of their key superfluous when they are put; of a rule with
@@ -90,7 +83,5 @@ class Greatest(Rule):
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, greatest(groups, groups.counts, self._k))
 
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64], spare: int = 0) -> Kept:
-        return Kept(
-            groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k + spare)
-        )
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
+        return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))

@@ -116,8 +116,8 @@ class RunWriter:
         self._of_kept = of_kept
         self._layout = layout
         self.blocks: list[Block] = []
-        self.retractions = self.tombstones = 0
-        self._offset = 0
+        self.rows = self.retractions = self.tombstones = 0
+        self.size_bytes = 0
         self._fd = -1
         with _on_disk(folder.path):
             path, self._fd = folder.folder.make("run")
@@ -128,9 +128,9 @@ class RunWriter:
         """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
-            self._write(bytes(-self._offset % _ALIGNMENT))
+            self._write(bytes(-self.size_bytes % _ALIGNMENT))
             block = Block(
-                self._offset,
+                self.size_bytes,
                 data.size,
                 len(part),
                 int(part.hashes[0]),
@@ -141,6 +141,7 @@ class RunWriter:
             )
             self._write(memoryview(data))
             self.blocks.append(block)
+            self.rows += len(part)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
 
@@ -150,7 +151,7 @@ class RunWriter:
         """
         footer = json.dumps(
             {
-                "rows": sum(block.rows for block in self.blocks),
+                "rows": self.rows,
                 "retractions": self.retractions,
                 "tombstones": self.tombstones,
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
@@ -180,7 +181,7 @@ class RunWriter:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
-        self._offset += len(data)
+        self.size_bytes += len(data)
 
 
 class RunFile:

@@ -29,7 +29,6 @@ from flight_server.keys import (
     numbers,
     plain,
     same,
-    unique,
 )
 
 from .layout import Layout, no_rows
@@ -107,17 +106,6 @@ class Updates:
     def only_removes(self) -> bool:
         """Whether each diff is below zero, of retractions or tombstones, and there is one."""
         return 0 < len(self) == self.retractions + self.tombstones
-
-    @cached_property
-    def retracted(self) -> Hashes:
-        """uint64, sorted and unique: the hashes of retractions."""
-        retracts = (self.diffs < 0) & (self.diffs != DELETE)
-        return unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
-
-    @property
-    def unique_hashes(self) -> Hashes:
-        """uint64, sorted and unique."""
-        return self.hashes[self._new_hash]
 
     def slice(self, start: int, stop: int) -> Updates:
         """A part; shares memory."""
