@@ -128,8 +128,7 @@ class Fold(Work):
         return writer is not None and (writer.rows >= RANGE_ROWS or writer.size_bytes >= RANGE_BYTES)
 
     def _end_range(self, high: int) -> None:
-        base = self._written()
-        self._made.append(Range(self._next, high, self._fold.since, base, 0 if base is None else base.rows))
+        self._made.append(Range.of(self._next, high, self._fold.since, self._written()))
         self._next = high + 1
 
     def published(self, contents: Contents) -> Contents:
