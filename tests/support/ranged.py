@@ -177,7 +177,7 @@ class Ranged:
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""
-        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
+        view = View(self.layout, self.rule, self.contents, self.since, self.upper, self._rest)
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:

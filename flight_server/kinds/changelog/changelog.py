@@ -161,10 +161,10 @@ class Changelog:
             raise self.dropped()
         return after
 
-    def dropped(self) -> DatasetDropped:
+    def dropped(self, remedy: str = "ask for it again") -> DatasetDropped:
         """The error of one that is closed, or will be in a moment."""
         why = self.why_closed or "is being removed"
-        return DatasetDropped(f"changelog {self.name!r} {why}; ask for it again", dataset=self.name)
+        return DatasetDropped(f"changelog {self.name!r} {why}; {remedy}", dataset=self.name)
 
     def step(self, verb: str) -> None:
         """Change to the state that the verb leads to, or raise and change nothing."""
@@ -193,13 +193,6 @@ class Changelog:
     def empty(self) -> None:
         """Let go of the runs of a closed changelog."""
         self.contents = Contents.empty(self.layout)
-
-    # Writing
-
-    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
-        """Raise InvalidRequest unless rows of this schema can be put into it, or keys of it be deleted."""
-        check = self.layout.check_deleter if deletes else self.layout.check_producer
-        check(schema, self.name)
 
     # Reading
 
@@ -319,7 +312,8 @@ class AttachedChangelog(Attachment):
         self.append = append
 
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
-        self.changelog.check_producer(schema, deletes=deletes)
+        layout = self.changelog.layout
+        (layout.check_deleter if deletes else layout.check_producer)(schema, self.changelog.name)
 
     def close(self, why: str) -> None:
         self.changelog.close(why)

@@ -75,14 +75,9 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """Work that is due.
-
-    Args:
-        ranges: the places of the first and the last range to fold to files; None of a rewrite.
-        runs: recent runs to make one.
-        in_memory: whether these are.
-        cost_rows: as rows that it reads.
-        alone: they are all rows that there are, and are folded in memory. No other work goes on meanwhile.
+    """Work that is due: a fold to files of the ranges from the first place to the last, or a rewrite of recent runs, in
+    memory or files. ``alone``: these are all rows that there are, and are folded in memory, while no other work goes
+    on. ``cost_rows``: as rows that it reads.
     """
 
     ranges: tuple[int, int] | None = None
@@ -106,12 +101,7 @@ class Plan:
         new_file: NewFile,
         memory: MemoryPool,
     ) -> Work:
-        """The work.
-
-        Args:
-            begun: a fold that was not done to its end, which is done in the place of any other.
-            since: up to which one is to fold.
-        """
+        """The work. ``begun``: a fold that was not done to its end, and comes before any other; ``since``: a fold's."""
         if self.folds and begun is not None:
             return Fold(contents, begun, rule=rule, new_file=new_file)
         if self.folds:
@@ -125,11 +115,7 @@ class Plan:
 
 
 class Amounts:
-    """How many rows each range has, and of which kind, once they are counted.
-
-    Args:
-        since: the version up to which compaction may go.
-    """
+    """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far."""
 
     def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
         self.contents = contents
@@ -172,12 +158,10 @@ class Amounts:
 
     @property
     def files(self) -> list[Run]:
-        """The recent runs that are files."""
         return [run for run in self.contents.recent if not isinstance(run, MemoryRun)]
 
     @property
     def in_memory(self) -> tuple[Run, ...]:
-        """Those that are not."""
         return tuple(run for run in self.contents.recent if isinstance(run, MemoryRun))
 
     @property
@@ -186,11 +170,8 @@ class Amounts:
         return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
 
     def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
-        """The next fold; None if none is due.
-
-        Args:
-            waited: up to this version old rows have waited.
-            idle: nothing has been put for some time.
+        """The next fold, if one is due. ``waited``: the version up to which old rows have waited; ``idle``: nothing has
+        been put for some time.
         """
         bases, count = self.contents.bases, len(self.base)
         if self.of_memory:
@@ -228,12 +209,7 @@ class Amounts:
 
 
 def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | None:
-    """The next work on runs in memory; None if none is due.
-
-    Args:
-        records_bytes: of the rows in the records that no file has.
-        short: memory is short.
-    """
+    """The next work on runs in memory. ``records_bytes``: of the rows that no file has; ``short``: memory is short."""
     runs = amounts.in_memory
     fold = amounts.fold() if amounts.of_memory else None
     rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
@@ -244,7 +220,7 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | 
 
 
 def few_runs(contents: Contents) -> list[Run]:
-    """Recent runs in memory, of one size, that become one in a millisecond; none if these are not many."""
+    """Recent runs in memory, of one size, that become one in a millisecond, if they are many."""
     rows_of: dict[Run, int] = {
         run: run.rows
         for run in contents.recent
@@ -254,7 +230,7 @@ def few_runs(contents: Contents) -> list[Run]:
 
 
 def plan_files(amounts: Amounts) -> Plan | None:
-    """The next work on files; None if none is due."""
+    """The next work on files."""
     fold = None if amounts.of_memory else amounts.fold()
     if fold is not None and len(amounts.files) <= MANY_FILES:
         return fold
@@ -279,9 +255,7 @@ class Waited:
 
 
 def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: bool) -> Plan | None:
-    """The work on old rows that are too few for any other; None if they may wait. Arguments as of :meth:`Amounts.fold`
-    and :func:`plan_memory`.
-    """
+    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`, :func:`plan_memory`."""
     plan = amounts.fold(waited=waited, idle=idle) or _rewrite(
         amounts.files, amounts.alive_of, 0, in_memory=False
     )
@@ -332,18 +306,10 @@ def old_rows(contents: Contents, since: int) -> int:
 def waiting(
     contents: Contents, horizon: int, since: int, held: HeldBack | None, *, working: bool
 ) -> dict[str, Any]:
-    """How many rows may be garbage, and why no fold takes them yet, for ``statistics``.
-
-    Args:
-        horizon: the version up to which compaction would go without holds.
-        since: that up to which it may go now.
-        held: the hold that compaction waits for.
-
-    Returns:
-        ``garbage_rows``: about so many rows, at most, of those older than the delay are not needed. ``waits_for``: what
-        the next fold of them waits for: ``nothing`` (there are none), ``fold`` (one goes on), ``delay`` (all rows that
-        may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most), or the
-        hold and its owner.
+    """For ``statistics``. ``garbage_rows``: about so many rows, at most, of those older than the delay are not needed.
+    ``waits_for``: what the next fold of them waits for: ``nothing`` (there are none), ``fold`` (one goes on), ``delay``
+    (all are younger), ``rows`` (there are so few that it waits for more, some seconds at most), or the hold ``held``
+    and its owner. ``horizon``: the version up to which compaction would go without holds; ``since``: goes now.
     """
     garbage, free = old_rows(contents, horizon), old_rows(contents, since)
     if working:
