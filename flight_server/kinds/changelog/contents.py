@@ -95,7 +95,8 @@ class Bases(Run):
     @property
     def shared(self) -> NDArray[np.bool_]:
         """Of which ranges the base has rows of others, too."""
-        return np.array([each.base is not None and each.rows < each.base.rows for each in self.ranges])
+        whole = [0 if each.base is None else each.base.rows for each in self.ranges]
+        return np.array(whole) > self.range_rows
 
     def numbers_of(self, hashes: Hashes) -> Numbers:
         """The place of each hash's range among the ranges."""
