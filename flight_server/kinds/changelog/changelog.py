@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -81,24 +82,14 @@ _AFTER = transitions(
 )
 
 
-class Hooks(Protocol):
-    """The calls of a changelog to its server."""
-
-    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
-        """Compaction of it may be due; ``soon``: it can wait for others of the next milliseconds."""
-
-    def damaged(self, changelog: Changelog, what: str) -> None:
-        """Damage was found on disk, for the first time."""
-
-
 class Changelog:
     """The state of one changelog.
 
     Args:
-        declared: as it was created.
         room: counts it.
-        metadata: counts its transactions.
-        hooks: are told of each change.
+        metadata: counts its transactions and holds.
+        wake: called with it when its compaction may be due; ``soon``: it can wait for others of the next milliseconds.
+        found_damage: called with it and what is damaged, the first time.
     """
 
     # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
@@ -119,7 +110,8 @@ class Changelog:
         room: Reservation,
         metadata: Metadata,
         max_lag_seconds: float,
-        hooks: Hooks,
+        wake: Callable[..., None],
+        found_damage: Callable[[Changelog, str], None],
     ) -> None:
         self.name = declared.dataset
         self.generation = declared.generation
@@ -142,7 +134,8 @@ class Changelog:
         self._room = room
         self.waited = Waited()
         self.readers = 0  # open streams
-        self._hooks = hooks
+        self._wake = wake
+        self._found_damage = found_damage
 
     # States
 
@@ -177,7 +170,7 @@ class Changelog:
         """Take note of damage; the first one is kept."""
         if self.damage is None:
             self.damage = what
-            self._hooks.damaged(self, what)
+            self._found_damage(self, what)
         self.step("damage")
 
     def close(self, why: str) -> None:
@@ -236,8 +229,8 @@ class Changelog:
         self.changes.tell()
 
     def wake(self, *, soon: bool = False) -> None:
-        """Work of compaction may be due; see :class:`Hooks`."""
-        self._hooks.wake(self, soon=soon)
+        """Work of compaction may be due."""
+        self._wake(self, soon=soon)
 
     def horizon(self, now: float) -> int:
         """The version up to which compaction would go now without holds."""

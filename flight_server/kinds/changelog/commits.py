@@ -91,7 +91,6 @@ class Commits:
 
     Args:
         memory: counts memory runs; its limit is their share.
-        threads: do the work that blocks.
         short: called when commits wait for memory.
     """
 

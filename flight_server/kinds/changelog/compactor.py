@@ -9,8 +9,7 @@ At once
     alone.
 
 Few rows
-    Runs of few rows become one in the event loop as commits come, while no other work goes on: a small step of a
-    follower looks into each run.
+    Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each.
 
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
@@ -61,11 +60,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 
 
 class Compactor:
-    """The duties, their threads and timers.
-
-    Args:
-        memory: counts memory runs.
-    """
+    """The duties, their threads and timers. ``memory`` counts runs in memory."""
 
     def __init__(self, memory: MemoryPool) -> None:
         self._memory = memory
@@ -87,7 +82,7 @@ class Compactor:
             asyncio.get_running_loop().call_soon(self._join_few, changelog)
 
     def _join_few(self, changelog: Changelog) -> None:
-        """Rewrite runs of few rows in the event loop, while no other work goes on: so readers find few runs."""
+        """Rewrite runs of few rows in the event loop, while no other work goes on."""
         contents, state = changelog.contents, changelog.state
         if changelog.working or changelog in self._planning or state is not ChangelogState.OPEN:
             return

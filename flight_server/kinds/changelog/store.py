@@ -169,15 +169,15 @@ class ChangelogKind(DatasetKind):
     def __iter__(self) -> Iterator[Changelog]:
         return iter(list(self._changelogs.values()))
 
-    # Hooks of changelogs
+    # What changelogs call
 
-    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
+    def _wake(self, changelog: Changelog, *, soon: bool = False) -> None:
         self.compactor.poke(changelog, soon=soon)
         emitter = self._emitters.get(changelog.generation)
         if emitter is not None and changelog.state is not ChangelogState.CLOSED:
             emitter.wake()
 
-    def damaged(self, changelog: Changelog, what: str) -> None:
+    def _note_damage(self, changelog: Changelog, what: str) -> None:
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
         if dataset is not None and changelog is _attached_to(dataset):
@@ -396,7 +396,7 @@ class ChangelogKind(DatasetKind):
         for changelog in self:
             with suppress(FlightShuffleError):
                 await self._emit_from(changelog, make=False)
-            self.wake(changelog)
+            changelog.wake()
 
     def changelog_of(self, declared: DeclaredChangelog) -> Changelog:
         """A changelog without rows. Raises OutOfBudget, and as :class:`Layout` and :func:`make_rule`."""
@@ -414,7 +414,8 @@ class ChangelogKind(DatasetKind):
             room=metadata.reserve(CHANGELOG_BYTES, f"changelog {name!r}", dataset=name),
             metadata=metadata,
             max_lag_seconds=self.max_lag_seconds,
-            hooks=self,
+            wake=self._wake,
+            found_damage=self._note_damage,
         )
 
     def add(self, dataset: Dataset, changelog: Changelog) -> None:

@@ -2,7 +2,7 @@
 
 A closing row has all values of ``closed_by``; a null is none of them. A key is open while no closing row has a count
 above zero: all its rows are shown. A closed key shows the k greatest of its other rows, and never a closing row.
-The order of arrival does not matter: a greater bid that comes after the closing row wins.
+A greater bid that comes after the closing row wins.
 
 Needed are, of the closing rows, the greatest one: it alone shows that the key is closed, also to late rows. That is
 ``top_k`` with k = 1 over the closing rows, and its proof in ``ranked`` holds: a version is closed exactly if the

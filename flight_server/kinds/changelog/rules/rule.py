@@ -29,7 +29,7 @@ class Rule:
     any_update_counts = False
     """Whether later updates above zero, too, may make a row needed."""
     rounds = 0
-    """So often all pieces of a key are shown to the rule until it knows them; see :class:`KeyTotals`."""
+    """See :class:`KeyTotals`."""
     may_end_keys = False
     """Whether it has :meth:`ends_keys`."""
     greatest_rows: int | None = None
@@ -54,9 +54,8 @@ class Rule:
         Args:
             groups: counts are sums over all versions up to the one that compaction goes to (``since``). Rows that only
                 later updates have are there with count 0.
-            later_retractions: int64, for each row the sum of its diffs below zero at versions after that, and in
-                updates that are not summed. If ``any_update_counts``, less the sum of those above zero, so below zero
-                for each row that they change.
+            later_retractions: for each row the sum of its diffs below zero at later versions. If ``any_update_counts``,
+                less the sum of those above zero, so below zero for each row that they change.
         """
         del later_retractions
         return Kept(groups.rows, groups.counts)

@@ -26,8 +26,8 @@ Deleting
 
 Mapping
     A file is mapped when it is first read, without keeping a descriptor, and stays mapped while its :class:`RunFile` or
-    updates of it are held. Where a process reads a block for
-    the first time it uses pread(2), because an I/O error or the end of a mapped file would kill it.
+    updates of it are held. A block is read with pread(2) for the first time, because an I/O error or the end of a
+    mapped file would kill the process.
 """
 
 from __future__ import annotations
@@ -68,12 +68,8 @@ _TAIL = struct.Struct("<QI8s")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the files of one changelog are made and deleted.
-
-    Args:
-        header: begins each file.
-        disk: counts them.
-        delete: deletes a file and frees its bytes, later and in another thread.
+    """Where the files of one changelog are made, with this header, and deleted, later and in another thread. ``disk``
+    counts them.
     """
 
     folder: Folder
@@ -87,7 +83,7 @@ class RunFolder:
 
 
 class _File:
-    """A file's name and its bytes. ``keep``: it stays when this object ends."""
+    """See "Deleting"."""
 
     def __init__(self, path: Path, folder: RunFolder) -> None:
         self.path = path
@@ -101,12 +97,9 @@ class _File:
 
 
 class RunWriter:
-    """Writes one file; the updates must come in order.
+    """Writes one file. ``of_kept``: the share that it may take of the disk pool's kept bytes (``memory.pool``).
 
-    Args:
-        of_kept: the share that it may take of the disk pool's kept bytes (``memory.pool``).
-
-    Raises DiskTrouble.
+    Raises DiskTrouble: the disk or its limit leaves no room, or the disk refuses; the file is not whole.
     """
 
     def __init__(self, folder: RunFolder, layout: Layout, *, of_kept: float = 0.0) -> None:
@@ -122,7 +115,7 @@ class RunWriter:
         self._write(folder.header.encode())
 
     def add(self, updates: Updates) -> None:
-        """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
+        """Append updates that follow all before. Blocks."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
             self._write(bytes(-self.size_bytes % _ALIGNMENT))
@@ -143,9 +136,7 @@ class RunWriter:
             self.tombstones += part.tombstones
 
     def finish(self) -> RunFile:
-        """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
-        DiskTrouble: the file is not whole.
-        """
+        """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks."""
         footer = json.dumps(
             {
                 "rows": self.rows,
@@ -223,11 +214,7 @@ class RunFile(Run):
 
     @classmethod
     def of(cls, folder: RunFolder, parts: Sequence[Updates], *, of_kept: float = 0.0) -> RunFile:
-        """A new file of these updates. Blocks. Raises as :class:`RunWriter`.
-
-        Args:
-            parts: one at least, each sorted.
-        """
+        """A new file of these sorted parts, one at least. Blocks. Raises as :class:`RunWriter`."""
         layout = parts[0].layout
         writer = RunWriter(folder, layout, of_kept=of_kept)
         writer.add(Updates.joined(layout, parts))
@@ -246,7 +233,6 @@ class RunFile(Run):
 
     @property
     def keep(self) -> bool:
-        """See "Deleting"."""
         return self._file.keep
 
     @keep.setter

@@ -176,7 +176,7 @@ class Updates:
 
     @cached_property
     def _differ_in_hash(self) -> bool:
-        """Whether different keys certainly have different hashes."""
+        """Whether different keys certainly do."""
         return self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count
 
     @property
