@@ -65,7 +65,7 @@ class Pairs(Rule):
             self.emitted_schema = self._pairs(pa.RecordBatch.from_pylist([], schema), none, none).schema
 
     def kept(self, groups: Groups) -> Kept:
-        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64), 0))
+        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64)))
 
     def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
         alone = self._alone(groups, later_retractions)
