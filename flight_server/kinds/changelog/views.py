@@ -183,7 +183,9 @@ class View:
             greatest = None
         for run in runs:
             whole = run.last_version <= after or (after < run.first_version and run.last_version <= upto)
-            yield run, greatest if whole and not isinstance(run, PartlyDead) else None
+            # To find them among dead ones in a file all its rows of a key would be read.
+            of_file = isinstance(run, PartlyDead) and not run.in_memory
+            yield run, greatest if whole and not of_file else None
 
     def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows of a hash that is read in pieces; as of :meth:`part`."""
