@@ -163,7 +163,9 @@ def test_a_step_is_not_small_if_it_looks_at_many_rows_or_bytes() -> None:
     assert view.few_deltas(1, 2, 100, 100) is None
 
 
-def test_a_step_stays_small_after_a_fold_of_a_part_of_a_large_run(tmp_path: Path) -> None:
+def test_a_step_stays_small_after_a_fold_of_a_part_of_a_large_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The greatest rows of a key that was put often, though the run that has them has dead rows, too."""
     engine = Engine(tmp_path, SCHEMA, LATEST, lasting=False)
     engine.commit([(("hot", 1000, None), 1)])
@@ -175,11 +177,15 @@ def test_a_step_stays_small_after_a_fold_of_a_part_of_a_large_run(tmp_path: Path
     engine.publish(engine.begin_fold(5, to_file=True))
     engine.commit([(("hot", 80, None), 1), (("cold", 0, None), 1)])
     view = engine.changelog.view()
+    assert not view.in_memory
     for part in (view.few_deltas(8, 9, 10, 1 << 20), view.part(8, 9, ViewPart())):
         assert part is not None
         assert part.rows is not None
         changes = {(row["key"], row["time"]): row["_diff"] for row in part.rows.to_pylist()}
         assert changes == {("hot", 79): -1, ("hot", 80): 1, ("cold", 0): 1}
+    assert view.in_memory, "the event loop can read it once a thread has decoded the base"
+    monkeypatch.setattr(views, "RESIDENT_BYTES", 1)
+    assert not view.in_memory
     engine.close()
 
 
