@@ -138,6 +138,8 @@ class Ranged:
         return max(self.since, found if self.held is None else min(found, self.held))
 
     def _plan(self) -> Plan | None:
+        if self._rest is not None:
+            return Plan((0, 0))
         amounts = Amounts(self.contents, self.horizon, self.rule)
         amounts.count()
         plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)

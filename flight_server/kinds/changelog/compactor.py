@@ -172,6 +172,7 @@ class Compactor:
             return
         if not (
             changelog.contents.recent
+            or changelog.begun is not None
             or changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
             or changelog.contents.bases.shared.any()
         ):
@@ -201,7 +202,9 @@ class Compactor:
         if not full and not any(each.in_memory for each in going):
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
-            files = plan_files(amounts)
+            files = (
+                plan_files(amounts) if changelog.begun is None else Plan((0, 0))
+            )  # which goes on with that
             if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):

@@ -40,6 +40,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,16 +103,16 @@ class Plan:
         memory: MemoryPool,
     ) -> Work:
         """The work. ``begun``: a fold that was not done to its end, and comes before any other; ``since``: a fold's."""
-        if self.folds and begun is not None:
-            return Fold(contents, begun, rule=rule, new_file=new_file)
-        if self.folds:
+        rewrite = partial(Rewrite, contents, self.runs, rule=rule, memory=memory)
+        if not self.folds:
+            return rewrite(new_file=new_file if self.to_file else None)
+        if begun is None:
             first, last = self.ranges or (0, len(contents.bases.ranges) - 1)
             low, high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
             begun = Begun(low, high, since, max((run.last_version for run in contents.recent), default=since))
-            if self.ranges is not None:
-                return Fold(contents, begun, rule=rule, new_file=new_file)
-        file = new_file if self.to_file else None
-        return Rewrite(contents, self.runs, begun=begun, rule=rule, new_file=file, memory=memory)
+            if self.alone:
+                return rewrite(new_file=None, begun=begun)
+        return Fold(contents, begun, rule=rule, new_file=new_file)
 
 
 class Amounts:

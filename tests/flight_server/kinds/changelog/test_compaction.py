@@ -99,7 +99,8 @@ def test_from_the_moment_when_a_fold_begins_its_keys_read_as_folded(
             check()
         engine.publish(going)
         assert engine.snapshot(version) == expected
-        assert engine.changelog.begun is None
+        engine.fold()
+        assert (engine.changelog.begun, engine.snapshot(version)) == (None, expected)
 
 
 def test_a_retraction_waits_for_its_row_below_a_greater_one_and_is_counted(tmp_path: Path) -> None:
