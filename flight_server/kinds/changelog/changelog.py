@@ -47,8 +47,8 @@ from flight_server.records import ChangelogRecords, DeclaredChangelog
 from .compaction import Going
 from .contents import Contents
 from .folding import Begun
-from .holds import Holds, gone
-from .planning import Waited, waiting
+from .holds import HeldBack, Holds, gone
+from .planning import Waited
 from .rules import Rule
 from .runs import Layout, MemoryRun, Run, RunFile, RunFolder
 from .timeline import Timeline
@@ -260,6 +260,7 @@ class Changelog:
         now = time.monotonic()
         horizon = self.horizon(now)
         held = self.holds.held_back(horizon, now)
+        garbage_rows = self.contents.old_rows(max(self.since, horizon))
         return {
             "state": self.state.value,
             "keep": self.declared.keep,
@@ -276,13 +277,9 @@ class Changelog:
             "disk_bytes": self.disk_bytes,
             "debt_rows": self.rows - self.contents.folded_rows,
             "merging": bool(self.working),
-            **waiting(
-                self.contents,
-                max(self.since, horizon),
-                self.advanced_since(now),
-                held,
-                working=bool(self.working),
-            ),
+            # About so many rows, at most, of those older than the delay are not needed.
+            "garbage_rows": garbage_rows,
+            "waits_for": self._waits_for(garbage_rows, horizon, held, now),
             "held_back": None if held is None else asdict(held),
             "holds": self.holds.listed(now),
             "hold_count": len(self.holds.named),
@@ -291,6 +288,20 @@ class Changelog:
             **({} if self.damage is None else {"damage": self.damage}),
             **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
         }
+
+    def _waits_for(self, garbage_rows: int, horizon: int, held: HeldBack | None, now: float) -> str:
+        """What the next fold of garbage waits for: ``nothing`` (there is none), ``fold`` (one goes on), ``delay`` (all rows
+        are younger), ``rows`` (it waits for more, some seconds at most), or a hold and its owner.
+        """
+        if self.working:
+            return "fold"
+        free_rows = self.contents.old_rows(self.advanced_since(now))
+        if held is not None and garbage_rows > free_rows:
+            return str(held)
+        if free_rows:
+            return "rows"
+        younger = any(run.last_version > max(self.since, horizon) for run in self.contents.recent)
+        return "delay" if younger else "nothing"
 
 
 class AttachedChangelog(Attachment):

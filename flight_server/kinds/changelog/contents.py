@@ -188,6 +188,16 @@ class Contents:
         folded = [run for run in self.recent if run.first_version <= self.recent_since]
         return self.bases.rows + sum(int(run.rows_upto(np.array([self.recent_since]))[0]) for run in folded)
 
+    def old_rows(self, since: int) -> int:
+        """About how many rows a fold up to ``since`` would find old (``planning``). Reads no file."""
+        widths = np.diff(self.bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
+        folded = np.maximum(self.bases.sinces, self.recent_since)
+        rows = 0.0
+        for run in self.recent:
+            until = run.rows_upto(np.append(folded, since))
+            rows += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
+        return int(np.ceil(rows))
+
     @cached_property
     def waiting_retractions(self) -> int:
         """How many of these are retractions."""

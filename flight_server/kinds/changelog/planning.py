@@ -41,7 +41,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +52,6 @@ from . import compaction
 from .compaction import Fold, NewFile, Rewrite, Work
 from .contents import Contents
 from .folding import Begun
-from .holds import HeldBack
 from .rules import Rule
 from .runs import MemoryRun, Question, Run
 
@@ -291,34 +289,3 @@ def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:
         tier.append(run)
         rows += max(1, rows_of[run])
     return tier if len(tier) >= FAN_IN else []
-
-
-def old_rows(contents: Contents, since: int) -> int:
-    """About how many rows are old. Reads no file."""
-    bases = contents.bases
-    widths = np.diff(bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
-    rows = 0.0
-    for run in contents.recent:
-        until = run.rows_upto(np.append(np.maximum(bases.sinces, contents.recent_since), since))
-        rows += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
-    return int(np.ceil(rows))
-
-
-def waiting(
-    contents: Contents, horizon: int, since: int, held: HeldBack | None, *, working: bool
-) -> dict[str, Any]:
-    """For ``statistics``. ``garbage_rows``: about so many rows, at most, of those older than the delay are not needed.
-    ``waits_for``: what the next fold of them waits for: ``nothing`` (there are none), ``fold`` (one goes on), ``delay``
-    (all are younger), ``rows`` (there are so few that it waits for more, some seconds at most), or the hold ``held``
-    and its owner. ``horizon``: the version up to which compaction would go without holds; ``since``: goes now.
-    """
-    garbage, free = old_rows(contents, horizon), old_rows(contents, since)
-    if working:
-        waits_for = "fold"
-    elif held is not None and garbage > free:
-        waits_for = str(held)
-    elif free:
-        waits_for = "rows"
-    else:
-        waits_for = "delay" if any(run.last_version > horizon for run in contents.recent) else "nothing"
-    return {"garbage_rows": garbage, "waits_for": waits_for}
