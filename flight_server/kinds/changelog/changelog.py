@@ -290,8 +290,8 @@ class Changelog:
         }
 
     def _waits_for(self, garbage_rows: int, horizon: int, held: HeldBack | None, now: float) -> str:
-        """What the next fold of garbage waits for: ``nothing`` (there is none), ``fold`` (one goes on), ``delay`` (all rows
-        are younger), ``rows`` (it waits for more, some seconds at most), or a hold and its owner.
+        """What the next fold of garbage waits for: ``nothing`` (there is none), ``fold`` (one goes on), ``delay`` (all
+        rows are younger), ``rows`` (it waits for more, some seconds at most), or a hold and its owner.
         """
         if self.working:
             return "fold"

@@ -189,7 +189,7 @@ class Begun:
         """What it leaves of its keys, of which these are all updates."""
         return compacted(updates.where(updates.versions <= self.upto), self.since, rule, totals)
 
-    def settled(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
+    def left_and_later(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
         """The same, and what came later."""
         late = updates.where(updates.versions > self.upto)
         return Updates.joined(updates.layout, [self.left(rule, updates, totals), late])

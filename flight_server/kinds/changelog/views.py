@@ -190,7 +190,7 @@ class View:
             return updates
         start = int(np.searchsorted(updates.hashes, np.uint64(begun.low), "left"))
         others = [updates.slice(0, start), updates.slice(start + len(inside), len(updates))]
-        return Updates.joined(self.layout, [begun.settled(self.rule, inside), *others])
+        return Updates.joined(self.layout, [begun.left_and_later(self.rule, inside), *others])
 
     def _deciding(self, runs: list[Source], after: int, upto: int) -> Iterator[tuple[Source, int | None]]:
         """Each run, with how many of its greatest updates of a key decide the rule's result at either version; None if
@@ -210,19 +210,19 @@ class View:
         """The rows of a hash that is read in pieces; as of :meth:`part`."""
         rule, begun = self.rule, self.begun
         parts = [part for run in self._runs_upto(upto) for part in run.parts_between(hash_, hash_)]
-        unsettled = partial(rule_pieces, self.layout, parts, self.slice_bytes, upto)
+        whole = partial(rule_pieces, self.layout, parts, self.slice_bytes, upto)
 
-        def settled() -> Iterator[Updates]:
+        def read_pieces() -> Iterator[Updates]:
             if begun is None or not begun.low <= hash_ <= begun.high:
-                return unsettled()
-            return filter(None, in_pieces(unsettled, rule.rounds, partial(begun.settled, rule)))
+                return whole()
+            return filter(None, in_pieces(whole, rule.rounds, partial(begun.left_and_later, rule)))
 
         def shown(piece: Updates, totals: PieceTotals | None) -> Kept:
             if after is None:
                 return kept_at(piece, upto, rule, totals)
             return deltas(piece, after, upto, rule, totals)
 
-        for kept in in_pieces(settled, rule.rounds, shown):
+        for kept in in_pieces(read_pieces, rule.rounds, shown):
             if kept is not None and after is not None:
                 yield with_diffs(self.layout, kept.rows, kept.counts)
             start, left = 0, kept is not None and after is None
