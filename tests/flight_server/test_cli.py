@@ -136,6 +136,8 @@ def test_a_taken_port_is_an_error_at_once() -> None:
         (["--data-dir", ""], ["--data-dir", "an empty text is no path"]),
         (["--source-roots", ""], ["--source-roots", "an empty text is no path"]),
         (["--tls-cert", "cert.pem"], ["--tls-cert and --tls-key go together"]),
+        (["--tls-key", "key.pem"], ["--tls-cert and --tls-key go together"]),
+        (["--tls-client-ca", "ca.pem"], ["--tls-client-ca goes with --tls-cert and --tls-key"]),
         (
             ["--tls-cert", "/nowhere/a.pem", "--tls-key", "/nowhere/b.pem"],
             ["--tls-cert: /nowhere/a.pem cannot be read: No such file or directory"],

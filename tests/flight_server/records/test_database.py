@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -297,42 +296,6 @@ def test_the_folder_is_synced_before_each_transaction_and_a_lost_directory_refus
             database.submit(add(3)).result()
 
 
-def test_another_process_that_has_locked_the_database_is_named(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_connections, "BUSY_SECONDS", 0.05)
-    program = (
-        "import sqlite3, sys\n"
-        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
-        "connection.execute('BEGIN IMMEDIATE')\n"
-        "print('locked', flush=True)\n"
-        "sys.stdin.read()"
-    )
-    with closing(Database(base)) as database:
-        with subprocess.Popen(
-            [sys.executable, "-c", program, base / DATABASE_NAME],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as other:
-            assert other.stdout is not None
-            other.stdout.readline()
-            with pytest.raises(DiskTrouble, match="locked by another process"):
-                database.submit(add(1)).result()
-            other.communicate()
-        database.submit(add(2)).result()
-        assert rows(database) == [2]
-
-
-def test_a_database_that_is_locked_for_good_ends_the_start(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_connections, "BUSY_SECONDS", 0.05)
-    with closing(sqlite3.connect(base / DATABASE_NAME, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(OSError, match="locked by another process"):
-            Database(base)
-
-
 def test_closing_makes_what_waits_and_refuses_what_comes_later(base: Path, disk: Disk) -> None:
     database = Database(base)
     goes_on = held(database)
@@ -520,35 +483,6 @@ def test_links_and_pipes_in_the_place_of_its_files_are_refused(base: Path) -> No
     assert not (base / "elsewhere").exists()
 
 
-def test_a_database_of_another_format_is_refused_and_left_as_it_is(base: Path) -> None:
-    Database(base).close()
-    with closing(sqlite3.connect(base / DATABASE_NAME)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    before = (base / DATABASE_NAME).read_bytes()
-    with pytest.raises(OtherFormat, match="has format 99, and this version reads"):
-        Database(base)
-    assert (base / DATABASE_NAME).read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda data: b"",  # with a witness
-        lambda data: b"not a database" * 1000,
-        lambda data: data[: len(data) // 2],
-        lambda data: data[:4096] + bytes(len(data) - 4096),
-    ],
-    ids=["empty", "text", "half", "zeros"],
-)
-def test_damage_of_the_file_is_found_when_it_is_opened(base: Path, damage: Any) -> None:
-    with closing(Database(base)) as database:
-        for row in range(1, 200):
-            database.submit(add(row, 1000)).result()
-    (base / DATABASE_NAME).write_bytes(damage((base / DATABASE_NAME).read_bytes()))
-    with pytest.raises(DamagedDatabase):
-        Database(base)
-
-
 @pytest.fixture(scope="module")
 def killed() -> Iterator[dict[str, bytes]]:
     """The files of a process that was killed: two thirds of the rows are in the log only."""
@@ -578,14 +512,6 @@ def test_a_flipped_byte_is_found_or_changes_no_row(
             (base / other).write_bytes(changed)
         with suppress(DamagedDatabase, DamagedRow, OtherFormat), closing(Database(base)) as database:
             assert rows(database) == list(range(1, 61))
-
-
-def test_a_log_that_was_cut_is_found_by_the_witness(base: Path, killed: dict[str, bytes]) -> None:
-    for name, data in killed.items():
-        (base / name).write_bytes(data[: len(data) // 2] if name.endswith("-wal") else data)
-    with pytest.raises(DamagedDatabase, match="its log was cut or changed") as caught:
-        Database(base)
-    assert caught.value.behind
 
 
 @pytest.mark.parametrize("witness", [b"", b"torn", b"\xff" * 8 + bytes(8)])

@@ -20,7 +20,7 @@ from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog.changelog_kind import CHANGELOGS_AT_ONCE
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
-from flight_server.protocol.errors import InvalidRequest, NotFound
+from flight_server.protocol.errors import InvalidRequest
 from flight_server.records import Quarantined
 from flight_server.reporting import flight_infos, reports
 from flight_server.reporting.metrics import Metrics
@@ -38,6 +38,10 @@ async def core_with_partitions(tmp_path: Path) -> AsyncIterator[Node]:
         for index in range(PARTITIONS):
             dataset.partition(index)
         yield node
+
+
+def statistics(node: Node, page: ListedPage) -> Awaitable[dict[str, Any]]:
+    return reports.statistics(node.observed, page, anyone(node.catalogue, "action statistics"))
 
 
 async def turns_of_others(work: Awaitable[Any]) -> int:
@@ -60,12 +64,8 @@ async def turns_of_others(work: Awaitable[Any]) -> int:
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda node: reports.statistics(
-            node.observed, ListedPage(), anyone(node.catalogue, "action statistics")
-        ),
-        lambda node: reports.statistics(
-            node.observed, ListedPage("d"), anyone(node.catalogue, "action statistics")
-        ),
+        lambda node: statistics(node, ListedPage()),
+        lambda node: statistics(node, ListedPage("d")),
         lambda node: reports.datasets("", Page(), anyone(node.catalogue, "GET /v1/datasets")),
         lambda node: flight_infos.flight_info(node.locations, node.catalogue.find("d")),
         lambda node: flight_infos.poll_info(node.locations, node.catalogue.find("d")),
@@ -87,12 +87,7 @@ async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(tmp_pa
             request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
             await node.changelogs.create(request, SchemaMessage.of(schema))
         assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
-        assert (
-            await turns_of_others(
-                reports.statistics(node.observed, ListedPage(), anyone(node.catalogue, "action statistics"))
-            )
-            >= 1
-        )
+        assert await turns_of_others(statistics(node, ListedPage())) >= 1
         await asyncio.to_thread(node.changelogs.close)
 
 
@@ -101,9 +96,7 @@ async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Pat
         seen: list[str] = []
         first = 0
         while True:
-            answer = await reports.statistics(
-                node.observed, ListedPage("d", first, 700), anyone(node.catalogue, "action statistics")
-            )
+            answer = await statistics(node, ListedPage("d", first, 700))
             seen += answer["datasets"]["d"]["partitions"]
             first = answer["first"] + answer["limit"]
             if first >= answer["count"]:
@@ -116,15 +109,11 @@ async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> N
     async with core_with_partitions(tmp_path) as node:
         for number in range(MAX_PAGE + 2):
             node.catalogue.create(CreateRequest(f"other-{number:05}"), None)
-        answer = await reports.statistics(
-            node.observed, ListedPage(), anyone(node.catalogue, "action statistics")
-        )
+        answer = await statistics(node, ListedPage())
         assert (len(answer["datasets"]), answer["count"]) == (MAX_PAGE, MAX_PAGE + 3)
         assert "partitions" not in answer["datasets"]["d"]
         assert answer["datasets"]["d"]["partition_states"] == {"open": PARTITIONS}
-        last = await reports.statistics(
-            node.observed, ListedPage(first=MAX_PAGE, limit=10), anyone(node.catalogue, "action statistics")
-        )
+        last = await statistics(node, ListedPage(first=MAX_PAGE, limit=10))
         assert list(last["datasets"]) == [
             f"other-{number:05}" for number in range(MAX_PAGE - 1, MAX_PAGE + 2)
         ]
@@ -133,9 +122,7 @@ async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> N
         )
         assert [each["dataset"] for each in listed["datasets"]] == ["other-00001"]
         assert listed["count"] == MAX_PAGE + 2
-        one = await reports.statistics(
-            node.observed, ListedPage("d"), anyone(node.catalogue, "action statistics")
-        )
+        one = await statistics(node, ListedPage("d"))
         assert len(one["datasets"]["d"]["partitions"]) == MAX_PAGE
 
 
@@ -144,13 +131,9 @@ async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_pat
         dataset, _ = node.catalogue.create(CreateRequest("s", Kind.SHUFFLE), None)
         for producer in range(5):
             dataset.begin_attempt(producer, "a")
-        summary = (
-            await reports.statistics(node.observed, ListedPage(), anyone(node.catalogue, "action statistics"))
-        )["datasets"]["s"]
+        summary = (await statistics(node, ListedPage()))["datasets"]["s"]
         assert summary["attempt_states"] == {"writing": 5}
-        answer = await reports.statistics(
-            node.observed, ListedPage("s", first=1, limit=2), anyone(node.catalogue, "action statistics")
-        )
+        answer = await statistics(node, ListedPage("s", first=1, limit=2))
         assert [each["producer"] for each in answer["datasets"]["s"]["attempts"]] == [1, 2]
 
 
@@ -182,14 +165,6 @@ def test_a_page_in_a_url_that_cannot_be_is_refused(query: dict[str, str]) -> Non
         Page.of_query(query, "statistics")
 
 
-async def test_statistics_of_an_unknown_dataset_are_not_found(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        with pytest.raises(NotFound):
-            await reports.statistics(
-                node.observed, ListedPage("none"), anyone(node.catalogue, "action statistics")
-            )
-
-
 async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_of_a_text(
     tmp_path: Path,
 ) -> None:
@@ -198,16 +173,13 @@ async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_
             dataset, _ = node.catalogue.create(CreateRequest(name), None)
             if name == "b-failed":
                 dataset.partition(0).fail(InvalidRequest("a reason"))
-        caller = anyone(node.catalogue, "action statistics")
         with node.waits.enter("producer", dataset="d-awaited"):
             found = {
-                order: list(
-                    (await reports.statistics(node.observed, ListedPage(order=order), caller))["datasets"]
-                )
+                order: list((await statistics(node, ListedPage(order=order)))["datasets"])
                 for order in DatasetOrder
             }
             page = ListedPage(first=1, limit=2, order=DatasetOrder.ATTENTION, contains="-")
-            part = await reports.statistics(node.observed, page, caller)
+            part = await statistics(node, page)
         assert found[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
         assert found[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
         assert (part["count"], list(part["datasets"])) == (3, ["d-awaited", "e-f"])

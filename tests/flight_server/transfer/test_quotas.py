@@ -108,17 +108,6 @@ async def test_staged_writes_of_one_name_count_each(tmp_path: Path) -> None:
             stage("3")
 
 
-async def test_a_quota_that_the_token_file_takes_away_holds_no_longer(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", bytes=10 * KIBIBYTE)
-        with etl.run():
-            node.catalogue.create(CreateRequest("d", partitions=2), None)
-        with pytest.raises(QuotaExceeded):
-            await put(node, etl, "d", partition=0)
-        etl.principal = Principal("etl")
-        await put(node, etl, "d", partition=1)
-
-
 async def test_puts_at_the_same_time_do_not_pass_the_quota_together(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         etl = Calls(Usages(node.budget), "etl", bytes=500 * KIBIBYTE)

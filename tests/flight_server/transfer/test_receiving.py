@@ -22,7 +22,6 @@ from flight_server.protocol.errors import (
     BadFrame,
     Conflict,
     DatasetDropped,
-    Draining,
     FlightShuffleError,
     InvalidRequest,
     ProducerFailed,
@@ -137,20 +136,6 @@ async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, mess
         assert nothing_left(node)
 
 
-async def test_a_put_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
-    async with running_node(tmp_path, memory_limit=8 << 20) as node:
-        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
-        task = asyncio.ensure_future(receive(node, STREAM))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        (wait,) = node.waits.listed("d")
-        assert (wait["waiting_for"], wait["peer"]) == ("budget", "test")
-        task.cancel()
-        await asyncio.wait([task])
-        taken.free()
-        assert nothing_left(node)
-
-
 @pytest.mark.parametrize("what", ["a stream", "an attempt"])
 @pytest.mark.parametrize("is_dropped", [False, True])
 async def test_a_put_that_the_server_holds_back_keeps_its_lease_and_is_told_of_a_drop(
@@ -252,25 +237,6 @@ async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_
         assert (
             node.budget.frames.used_bytes == stored + 2 * FRAME_BYTES + node.budget.metadata.pool.used_bytes
         )
-
-
-async def test_a_draining_server_takes_no_new_put(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
-        node.catalogue.draining = True
-        for messages in (STREAM, ATTEMPT, OVERWRITE):
-            with pytest.raises(Draining):
-                await receive(node, messages)
-
-
-async def test_one_bad_frame_fails_the_partition_with_the_reason_for_its_readers(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        with pytest.raises(BadFrame, match="dataset 'd' partition 0") as refused:
-            await receive(node, [*STREAM, b"\xff"])
-        with pytest.raises(ProducerFailed) as failed:
-            await read_messages(node, node.catalogue.find("d"))
-        assert refused.value.message in failed.value.message
-        assert nothing_left(node)
 
 
 async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alone(tmp_path: Path) -> None:

@@ -145,15 +145,6 @@ async def test_a_change_between_two_polls_answers_the_second_one(
     assert node.waits.listed("d") == []
 
 
-async def test_a_poll_of_what_is_sealed_does_not_wait(node: Node) -> None:
-    create(node, partitions=1)
-    again = await poll(node)
-    dataset = node.catalogue.find("d")
-    dataset.end_stream(dataset.begin_stream(0))
-    async with asyncio.timeout(10):
-        assert await poll(node, again) is None
-
-
 async def test_a_poll_ends_well_before_its_caller_s_deadline(node: Node) -> None:
     create(node)
     again = await poll(node)
