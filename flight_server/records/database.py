@@ -110,7 +110,7 @@ class Database:
         self._committing = 0  # calls of ``commit``
         self._returned = Changes()
         self._due: list[_Waiting] = []  # see ``eventually``
-        self._in_doubt = False
+        self.in_doubt = False
         self._reading = threading.Lock()
         refuse_special(self.path)
         refuse_special(directory / WITNESS_NAME)
@@ -195,11 +195,6 @@ class Database:
         """The bytes of its files."""
         return size_bytes(self.path) + log_bytes(self.path)
 
-    @property
-    def in_doubt(self) -> bool:
-        """Whether the log may have a refused transaction, which counts if the process ends now. From any thread."""
-        return self._in_doubt
-
     async def end(self) -> None:
         """Close it; return when each call of :meth:`commit` has returned, so when its ``then`` was called."""
         await asyncio.to_thread(self.close)
@@ -254,7 +249,7 @@ class Database:
         if self._upkeep.cuts:
             timeout_seconds: float | None = 0.0
         else:
-            pending = self._in_doubt or self._due or self._upkeep.is_due
+            pending = self.in_doubt or self._due or self._upkeep.is_due
             timeout_seconds = RETRY_SECONDS if pending else None
         group: list[_Waiting] = []
         with suppress(Empty):
@@ -271,7 +266,7 @@ class Database:
         """Make what is due and these changes, and answer them."""
         self._due += [waiting for waiting in group if waiting.eventual]
         group = [waiting for waiting in group if not waiting.eventual]
-        if not (group or self._due or self._in_doubt):
+        if not (group or self._due or self.in_doubt):
             return
         trouble = self._transaction(group)
         if trouble is None:
@@ -286,7 +281,7 @@ class Database:
                 for waiting in group
                 if (trouble := self._transaction([waiting])) is not None
             ]
-        if self._in_doubt:
+        if self.in_doubt:
             self._transaction([])
         for waiting, trouble in refused:
             waiting.answer(DiskTrouble(str(trouble), full=trouble.full))
@@ -306,12 +301,12 @@ class Database:
             try:
                 writer.execute("COMMIT")
             except sqlite3.Error as error:
-                self._in_doubt |= error_code(error) not in _NOT_WRITTEN
+                self.in_doubt |= error_code(error) not in _NOT_WRITTEN
                 raise
         except (sqlite3.Error, OSError, MemoryError) as error:
             roll_back(self._writer)
             return trouble_of(self.path, error)
-        self._in_doubt = False
+        self.in_doubt = False
         self._due = []
         self._upkeep.changed(len(group))
         with suppress(OSError):

@@ -196,7 +196,7 @@ class Reads:
             FlightShuffleError: the partition failed or was dropped.
         """
         partition = dataset.partition(reader.partition)
-        dataset.want(reader.partition)
+        dataset.attached.want(dataset, reader.partition)
         await self.loading.load(dataset, partition)
         if partition.state is PartitionState.SEALED:
             frame_range.check(partition)

@@ -151,7 +151,7 @@ async def test_a_drop_after_it_leaves_nothing(node: Node, tmp_path: Path) -> Non
 async def test_its_lease_ends_after_it_as_that_of_any(node: Node) -> None:
     dataset = await begun(node)
     await refused_commit(node, dataset)
-    dataset._touched -= 61.0
+    dataset.used_at -= 61.0
     assert expired(node.catalogue) == [dataset]
 
 

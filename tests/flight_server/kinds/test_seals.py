@@ -330,7 +330,7 @@ async def test_no_lease_ends_during_a_seal(catalogue: Catalogue, small_steps: No
     sealing = asyncio.ensure_future(seal(catalogue, dataset))
     while not sealing.done():
         await asyncio.sleep(0)
-        dataset._touched -= 1e6
+        dataset.used_at -= 1e6
         assert sealing.done() or expired(catalogue) == []
     assert sealing.result() is dataset
 

@@ -213,7 +213,7 @@ async def test_a_refused_overwrite_that_a_crash_could_make_count_keeps_its_files
     await written(node, b"old")
     (old,) = files(tmp_path)
     with refused_commits(node):
-        monkeypatch.setattr(node.catalogue.records, "_in_doubt", True)
+        monkeypatch.setattr(node.catalogue.records, "in_doubt", True)
         sink = overwrite(node, b"new")
         with pytest.raises(Unavailable):
             await sink.end()
