@@ -95,7 +95,7 @@ class WriteMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class CreateRequest(Request, what="create", render_first="dataset kind partitions"):
+class CreateRequest(Request, what="create"):
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the first
     producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` names the data to pull, see
     ``kinds.source``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
@@ -261,7 +261,7 @@ class DatasetRequest(Body):
 
 
 @dataclass(frozen=True)
-class AcknowledgeRequest(Request, what=ACKNOWLEDGE, take_first="dataset generation partition frames"):
+class AcknowledgeRequest(Request, what=ACKNOWLEDGE):
     """Body of the action ``acknowledge``: ``reader`` has the frames that it last asked for, up to before number
     ``frames``; of a dataset over several servers those of the portion that its ``start`` names, as in the ticket.
 

@@ -40,7 +40,7 @@ def _size(fields: Fields, key: str) -> Size:
 
 
 @dataclass(frozen=True)
-class Thing(Request, what="thing", take_first="dataset limit", render_first="color"):
+class Thing(Request, what="thing"):
     dataset: Name
     limit: Annotated[int, integer(1, 5, "max", always=True)] = 3
     color: Annotated[Color, one_of(Color, None, "")] = Color.RED
