@@ -535,9 +535,11 @@ class Dataset(Lifetime):
         self.changes.tell()
         _do(self._dropping(), soon=_are_many(self._partitions))
 
-    def _dropping(self) -> Generator[None, None, None]:
+    def _dropping(self, *, left: bool = False) -> Generator[None, None, None]:
+        """Drop all partitions, or only those that are ``left``: see :meth:`_is_left`."""
         for partition in self.partitions():
-            partition.drop(self.why_gone, self.attached.remedy)
+            if not left or self._is_left(partition):
+                partition.drop(self.why_gone, self.attached.remedy)
             yield
 
     def replaced(self) -> None:
@@ -545,17 +547,11 @@ class Dataset(Lifetime):
         self.ended = True
         self.why_gone = OVERWRITTEN
         self.changes.tell()  # no reader may have asked for a partition yet
-        _do(self._dropping_left(), soon=len(self._partitions) > FEW)
+        _do(self._dropping(left=True), soon=len(self._partitions) > FEW)
         if self.attached.by_name and self.state is DatasetState.OPEN:
             self.drop()
         elif self.state is DatasetState.SEALING and not self.moving:
             self.close()  # its place on disk is not needed any more
-
-    def _dropping_left(self) -> Generator[None, None, None]:
-        for partition in self.partitions():
-            if self._is_left(partition):
-                partition.drop(self.why_gone, self.attached.remedy)
-            yield
 
     def _is_left(self, partition: Partition) -> bool:
         """Whether no producer can come to a partition that has had none, because no name leads to the dataset."""

@@ -311,17 +311,13 @@ class Database:
         self._upkeep.changed(len(group))
         with suppress(OSError):
             witness_transactions(self._witness, commits)
-        lost = self._lost()
-        for waiting in group:
-            waiting.answer(lost and DiskTrouble(str(lost), full=False))
-        return None
-
-    def _lost(self) -> DiskTrouble | None:
-        """Why a committed transaction does not count, if it does not."""
+        lost: DiskTrouble | None = None
         try:
             self._after_commit()
         except OSError as error:
-            return trouble_of(self.path, error)
+            lost = trouble_of(self.path, error)
+        for waiting in group:
+            waiting.answer(lost and DiskTrouble(str(lost), full=False))
         return None
 
 
