@@ -28,11 +28,6 @@ from tests.support.queues import take_one
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def catalogue(tmp_path: Path, clock: Clock) -> Iterator[Catalogue]:
     catalogue = new_catalogue(tmp_path, 64 << 20, lease_seconds=100, clock=clock)
     yield catalogue

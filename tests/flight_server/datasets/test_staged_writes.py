@@ -16,11 +16,6 @@ from tests.support.clocks import Clock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def catalogue(tmp_path: Path, clock: Clock) -> Iterator[Catalogue]:
     catalogue = new_catalogue(tmp_path, 64 << 20, lease_seconds=9000, max_datasets=3, clock=clock)
     yield catalogue

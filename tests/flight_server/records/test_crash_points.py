@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,15 +13,8 @@ from flight_server.records import Database, DiskTrouble, sqlite_connections
 from flight_server.records import database as databases
 from tests.support import sqlite_files
 from tests.support.crash_points import CrashPoints
-from tests.support.ram_directory import ram_directory
 
 COMMITS = 4
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 def add(number: int, size_bytes: int = 100) -> databases.Change[object]:

@@ -41,12 +41,6 @@ from tests.support.ram_directory import ram_directory
 DEADLINE_SECONDS = 20.0
 
 
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
-
-
 def add(row: int, size_bytes: int = 10) -> databases.Change[int]:
     def change(connection: sqlite3.Connection) -> int:
         DATASET.put(connection, [(row, f"d{row}", "g", "stream", "{}", b"x" * size_bytes)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -44,19 +44,6 @@ read = ["mine/"]
 tokens = ["{hash_of_token("w")}"]
 write = ["mine/"]
 """
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 def ask(server: ServerProcess, dataset: str, token: str | None = None, **query: str) -> Any:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import pytest_asyncio
 
 from flight_server.kinds.source.formats import MAX_HEADER_BYTES, MOST_BYTES, Parquet
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
@@ -20,14 +19,6 @@ from tests.support.folded import folded_schema
 from tests.support.nodes import read_messages, read_table, running_node
 
 every_format = pytest.mark.parametrize("written", list(WRITERS))
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    root = tmp_path / "root"
-    root.mkdir()
-    async with running_node(tmp_path, source_roots=[root], source_failure_seconds=0) as node:
-        yield Served(node, root)
 
 
 @every_format

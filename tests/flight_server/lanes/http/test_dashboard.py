@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,19 +27,6 @@ from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, rows_of, spread
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 def children(pid: int) -> list[int]:

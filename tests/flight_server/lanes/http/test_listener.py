@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from pyarrow import flight
@@ -14,19 +14,6 @@ from tests.support.durable import action, put, table
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 @pytest.mark.parametrize(
