@@ -79,16 +79,15 @@ async def test_other_tasks_have_their_turns_while_a_long_answer_is_made(
         assert await turns_of_others(answer(node)) >= PARTITIONS // AT_ONCE
 
 
-async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(tmp_path: Path) -> None:
+async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(node: Node) -> None:
     schema = pa.schema([("key", pa.int64())])
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
-    async with running_node(tmp_path) as node:
-        for number in range(60):
-            request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
-            await node.changelogs.create(request, SchemaMessage.of(schema))
-        assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
-        assert await turns_of_others(statistics(node, ListedPage())) >= 1
-        await asyncio.to_thread(node.changelogs.close)
+    for number in range(60):
+        request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
+        await node.changelogs.create(request, SchemaMessage.of(schema))
+    assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
+    assert await turns_of_others(statistics(node, ListedPage())) >= 1
+    await asyncio.to_thread(node.changelogs.close)
 
 
 async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Path) -> None:
@@ -126,28 +125,26 @@ async def test_an_answer_has_no_more_than_a_page_by_default(tmp_path: Path) -> N
         assert len(one["datasets"]["d"]["partitions"]) == MAX_PAGE
 
 
-async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        dataset, _ = node.catalogue.create(CreateRequest("s", Kind.SHUFFLE), None)
-        for producer in range(5):
-            dataset.begin_attempt(producer, "a")
-        summary = (await statistics(node, ListedPage()))["datasets"]["s"]
-        assert summary["attempt_states"] == {"writing": 5}
-        answer = await statistics(node, ListedPage("s", first=1, limit=2))
-        assert [each["producer"] for each in answer["datasets"]["s"]["attempts"]] == [1, 2]
+async def test_the_attempts_of_a_dataset_are_summed_up_and_come_in_pages(node: Node) -> None:
+    dataset, _ = node.catalogue.create(CreateRequest("s", Kind.SHUFFLE), None)
+    for producer in range(5):
+        dataset.begin_attempt(producer, "a")
+    summary = (await statistics(node, ListedPage()))["datasets"]["s"]
+    assert summary["attempt_states"] == {"writing": 5}
+    answer = await statistics(node, ListedPage("s", first=1, limit=2))
+    assert [each["producer"] for each in answer["datasets"]["s"]["attempts"]] == [1, 2]
 
 
-async def test_waits_come_in_pages_longest_first(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        with node.waits.enter("producer", dataset="a"), node.waits.enter("disk", dataset="b"):
-            answer = await reports.why(
-                node.observed, Page(first=1, limit=1), anyone(node.catalogue, "action why")
-            )
-            assert [each["waiting_for"] for each in answer["waits"]] == ["disk"]
-            assert answer["count"] == 2
-            assert (await reports.why(node.observed, Page("a"), anyone(node.catalogue, "action why")))[
-                "count"
-            ] == 1
+async def test_waits_come_in_pages_longest_first(node: Node) -> None:
+    with node.waits.enter("producer", dataset="a"), node.waits.enter("disk", dataset="b"):
+        answer = await reports.why(
+            node.observed, Page(first=1, limit=1), anyone(node.catalogue, "action why")
+        )
+        assert [each["waiting_for"] for each in answer["waits"]] == ["disk"]
+        assert answer["count"] == 2
+        assert (await reports.why(node.observed, Page("a"), anyone(node.catalogue, "action why")))[
+            "count"
+        ] == 1
 
 
 @pytest.mark.parametrize(
@@ -166,23 +163,22 @@ def test_a_page_in_a_url_that_cannot_be_is_refused(query: dict[str, str]) -> Non
 
 
 async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_of_a_text(
-    tmp_path: Path,
+    node: Node,
 ) -> None:
-    async with running_node(tmp_path) as node:
-        for name in ("a", "b-failed", "c", "d-awaited", "e-f"):
-            dataset, _ = node.catalogue.create(CreateRequest(name), None)
-            if name == "b-failed":
-                dataset.partition(0).fail(InvalidRequest("a reason"))
-        with node.waits.enter("producer", dataset="d-awaited"):
-            found = {
-                order: list((await statistics(node, ListedPage(order=order)))["datasets"])
-                for order in DatasetOrder
-            }
-            page = ListedPage(first=1, limit=2, order=DatasetOrder.ATTENTION, contains="-")
-            part = await statistics(node, page)
-        assert found[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
-        assert found[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
-        assert (part["count"], list(part["datasets"])) == (3, ["d-awaited", "e-f"])
+    for name in ("a", "b-failed", "c", "d-awaited", "e-f"):
+        dataset, _ = node.catalogue.create(CreateRequest(name), None)
+        if name == "b-failed":
+            dataset.partition(0).fail(InvalidRequest("a reason"))
+    with node.waits.enter("producer", dataset="d-awaited"):
+        found = {
+            order: list((await statistics(node, ListedPage(order=order)))["datasets"])
+            for order in DatasetOrder
+        }
+        page = ListedPage(first=1, limit=2, order=DatasetOrder.ATTENTION, contains="-")
+        part = await statistics(node, page)
+    assert found[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
+    assert found[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
+    assert (part["count"], list(part["datasets"])) == (3, ["d-awaited", "e-f"])
 
 
 @pytest.mark.parametrize(
@@ -195,22 +191,21 @@ def test_an_unknown_order_is_refused(query: dict[str, Any], message: str) -> Non
     assert ListedPage.of_query({"contains": "7", "limit": "7"}, "statistics").contains == "7"
 
 
-async def test_why_names_what_is_in_the_quarantine_as_far_as_the_caller_sees_it(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        quarantine = node.catalogue.disk.quarantine
-        for name in ("mine/d", "theirs/d"):
-            quarantine.note(Quarantined.now(name, "g", "a flipped bit", ["file"]))
+async def test_why_names_what_is_in_the_quarantine_as_far_as_the_caller_sees_it(node: Node) -> None:
+    quarantine = node.catalogue.disk.quarantine
+    for name in ("mine/d", "theirs/d"):
+        quarantine.note(Quarantined.now(name, "g", "a flipped bit", ["file"]))
 
-        async def named(caller: Caller, dataset: str | None = None) -> list[str]:
-            answer = await reports.why(node.observed, Page(dataset), caller)
-            return [entry["dataset"] for entry in answer["quarantine"]]
+    async def named(caller: Caller, dataset: str | None = None) -> list[str]:
+        answer = await reports.why(node.observed, Page(dataset), caller)
+        return [entry["dataset"] for entry in answer["quarantine"]]
 
-        everyone = anyone(node.catalogue, "action why")
-        assert await named(everyone) == ["mine/d", "theirs/d"]
-        assert await named(everyone, "theirs/d") == ["theirs/d"]
-        principal = Principal("one", read=("mine/",))
-        one = Caller(node.catalogue, principal, OPERATIONS["action why"])
-        assert await named(one) == ["mine/d"]
-        assert await named(one, "theirs/d") == []
-        await quarantine.drop("mine/d")
-        assert await named(one) == []
+    everyone = anyone(node.catalogue, "action why")
+    assert await named(everyone) == ["mine/d", "theirs/d"]
+    assert await named(everyone, "theirs/d") == ["theirs/d"]
+    principal = Principal("one", read=("mine/",))
+    one = Caller(node.catalogue, principal, OPERATIONS["action why"])
+    assert await named(one) == ["mine/d"]
+    assert await named(one, "theirs/d") == []
+    await quarantine.drop("mine/d")
+    assert await named(one) == []
