@@ -70,8 +70,8 @@ class SegmentSlice:
         """
         try:
             if anew:
-                os.posix_fadvise(self.segment.fd, self.offset, self.size_bytes, os.POSIX_FADV_DONTNEED)
-            return os.pread(self.segment.fd, self.size_bytes, self.offset)
+                self.segment.uncache(self.offset, self.size_bytes)
+            return self.segment.read(self.offset, self.size_bytes)
         except OSError as error:
             raise trouble_with(self.segment.path, error) from error
 
@@ -86,7 +86,7 @@ class Segment:
     ) -> None:
         self.path = path
         self.number = next(_numbers)
-        self.fd = fd
+        self._fd = fd
         self._reservation = reservation
         self._dispose = dispose
         self.size_bytes = size_bytes
@@ -122,12 +122,12 @@ class Segment:
             raise DiskTrouble(f"the disk limit leaves no room for {size_bytes} bytes", full=True)
         start = self.size_bytes
         try:
-            _write_all(self.fd, messages, start)
+            _write_all(self._fd, messages, start)
         except OSError as error:
             self._reservation.shrink(size_bytes)
             # If this fails, too, slices still find the earlier messages.
             with suppress(OSError):
-                os.ftruncate(self.fd, start)
+                os.ftruncate(self._fd, start)
             raise trouble_with(self.path, error) from error
         self.size_bytes = start + size_bytes
         return start
@@ -135,24 +135,31 @@ class Segment:
     def in_place(self) -> bool:
         """Whether its name still leads to it. Blocks."""
         try:
-            named, held = self.path.stat(), os.fstat(self.fd)
+            named, held = self.path.stat(), os.fstat(self._fd)
         except OSError:
             return False
         return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self._fd, size_bytes, offset)
+
+    def uncache(self, offset: int, size_bytes: int) -> None:
+        """Drop these bytes from the page cache, if they are on the medium."""
+        os.posix_fadvise(self._fd, offset, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
         """Write all appends to the medium; see "Errors". Blocks."""
         size_bytes = self.size_bytes
         if size_bytes > self.synced_bytes:
             try:
-                os.fsync(self.fd)
+                os.fsync(self._fd)
             except OSError as error:
                 self.suspect = True
                 raise trouble_with(self.path, error) from error
             self.synced_bytes = size_bytes
 
     def __del__(self) -> None:
-        self._dispose(self.fd, None if self.keep else self.path, self._reservation)
+        self._dispose(self._fd, None if self.keep else self.path, self._reservation)
 
 
 def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:

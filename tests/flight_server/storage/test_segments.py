@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool
 from flight_server.records import DiskTrouble
-from flight_server.storage.segments import Segment, SegmentSlice, SegmentWriter
+from flight_server.storage.segments import Segment, SegmentWriter
 from tests.support.segment_files import HEADER_BYTES, dispose_now, segment_writer
 
 SEGMENT_BYTES = HEADER_BYTES + 100
@@ -150,7 +150,7 @@ def test_a_file_that_is_there_is_opened_as_it_is_and_kept(tmp_path: Path, disk: 
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     segment = Segment.existing(path, disk, dispose_now)
-    assert SegmentSlice(segment, 3, 4).read() == b"3456"
+    assert segment.read(3, 4) == b"3456"
     assert disk.used_bytes == 10
     del segment
     assert path.exists()
