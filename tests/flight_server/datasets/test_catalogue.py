@@ -11,16 +11,13 @@ import pytest
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.protocol import CreateRequest, Kind, Retention, Ticket
+from flight_server.protocol import CreateRequest, Kind, Retention
 from flight_server.protocol.errors import (
     AlreadyExists,
     DatasetDropped,
     InvalidRequest,
-    NotFound,
-    StaleTicket,
 )
 from tests.flight_server.datasets.test_dataset import SCHEMA
-from tests.support.callers import anyone
 from tests.support.catalogues import expired, new_catalogue
 from tests.support.clocks import Clock
 from tests.support.frames import frame
@@ -75,27 +72,6 @@ def test_creating_it_otherwise_is_refused_and_says_what_differs(
     catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=3, producers=2), None)
     with pytest.raises(AlreadyExists, match=f"exists with another {what}; drop it first"):
         catalogue.create(other, None)
-
-
-@pytest.mark.parametrize(
-    ("ticket", "error"),
-    [
-        (b"many", InvalidRequest),
-        (b"many/4", NotFound),
-        (b'{"dataset": "many", "partition": 4}', NotFound),
-        (b'{"dataset": "many/2"}', InvalidRequest),
-        (b"many/x", NotFound),
-        (b"many/0000000", InvalidRequest),
-        (b"none/0", NotFound),
-        (b'{"dataset": "many", "partition": 0, "generation": "old"}', StaleTicket),
-    ],
-)
-def test_a_ticket_that_means_none_is_refused(
-    catalogue: Catalogue, ticket: bytes, error: type[Exception]
-) -> None:
-    create(catalogue, "many", partitions=4)
-    with pytest.raises(error):
-        anyone(catalogue).resolve(Ticket.parse(ticket))
 
 
 def test_a_dataset_without_renewal_is_dropped_and_one_that_outlived_its_retention_released(

@@ -13,7 +13,7 @@ from flight_server.concurrency.broadcast_queue import EndOfQueue, WouldBlock
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
-from flight_server.protocol import Commit, CreateRequest, Kind, Retention
+from flight_server.protocol import Commit, Kind, Retention
 from flight_server.protocol.errors import (
     Conflict,
     DatasetDropped,
@@ -51,16 +51,6 @@ def contents(dataset: Dataset, index: int) -> list[bytes]:
                 return found
             assert payload is not None
             found.append(payload.data)
-
-
-def test_the_request_of_a_dataset_makes_one_like_it() -> None:
-    request = CreateRequest(
-        "d", Kind.SHUFFLE, partitions=7, producers=3, retention=Retention(readers=2), lease_seconds=50.0
-    )
-    dataset = Dataset(
-        "d", kind=request.kind, partitions=7, producers=3, retention=request.retention, lease_seconds=50.0
-    )
-    assert dataset.request() == request
 
 
 async def test_a_reader_that_waits_for_the_schema_of_a_dataset_that_is_dropped_is_told() -> None:

@@ -116,13 +116,6 @@ def test_a_length_above_the_limit_is_refused_before_anything_is_asked_for() -> N
     assert bad.value.detail == {"limit_bytes": LIMIT_BYTES}
 
 
-def test_half_a_length_is_nothing_to_take() -> None:
-    into = incoming()
-    for at in range(3):
-        fed(into, framed(b"x")[at:], 1)
-        assert not into.ready
-
-
 async def until(holds: Callable[[], bool]) -> None:
     """Return as soon as it holds, which another task sees to; fail if it never does."""
     async with asyncio.timeout(DEADLINE_SECONDS):
