@@ -79,15 +79,16 @@ async def test_other_tasks_have_their_turns_while_a_long_answer_is_made(
         assert await turns_of_others(answer(node)) >= PARTITIONS // AT_ONCE
 
 
-async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(node: Node) -> None:
+async def test_other_tasks_have_their_turns_while_changelogs_are_added_up(tmp_path: Path) -> None:
     schema = pa.schema([("key", pa.int64())])
     text = base64.b64encode(schema.serialize().to_pybytes()).decode()
-    for number in range(60):
-        request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
-        await node.changelogs.create(request, SchemaMessage.of(schema))
-    assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
-    assert await turns_of_others(statistics(node, ListedPage())) >= 1
-    await asyncio.to_thread(node.changelogs.close)
+    async with running_node(tmp_path) as node:  # which has what it keeps of changelogs as long as it lives
+        for number in range(60):
+            request = CreateRequest(f"log-{number}", Kind.CHANGELOG, schema=text)
+            await node.changelogs.create(request, SchemaMessage.of(schema))
+        assert await turns_of_others(Metrics(node.observed).render()) >= 60 // CHANGELOGS_AT_ONCE
+        assert await turns_of_others(statistics(node, ListedPage())) >= 1
+        await asyncio.to_thread(node.changelogs.close)
 
 
 async def test_the_pages_of_a_dataset_are_its_partitions_each_once(tmp_path: Path) -> None:
