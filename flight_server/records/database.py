@@ -58,7 +58,7 @@ from .sqlite_connections import (
     trouble_of,
 )
 from .trouble import DiskTrouble
-from .upkeep import Upkeep, log_bytes, size_bytes
+from .upkeep import Upkeep
 from .whole_database import DATABASE_NAME, WITNESS_NAME, check_whole, witness_transactions
 
 RETRY_SECONDS = 0.25
@@ -129,7 +129,7 @@ class Database:
             os.close(self._witness)
             raise
         self._writer, self._reader = connections
-        self._upkeep = Upkeep(self.path, self._writer)
+        self._upkeep = Upkeep(self._writer)
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
 
@@ -190,11 +190,6 @@ class Database:
                     raise trouble_of(self.path, error) from error
                 raise
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its files."""
-        return size_bytes(self.path) + log_bytes(self.path)
-
     async def end(self) -> None:
         """Close it; return when each call of :meth:`commit` has returned, so when its ``then`` was called."""
         await asyncio.to_thread(self.close)
@@ -202,7 +197,7 @@ class Database:
             await self._returned.next()
 
     def close(self) -> None:
-        """Make what waits, copy the log into the database, end the threads. Twice is fine."""
+        """Make what waits, copy the log into the database, end the thread. Twice is fine."""
         with self._closing:
             if self._closed:
                 return
@@ -212,7 +207,6 @@ class Database:
         for waiting in self._due:
             waiting.answer(self._closed_trouble())
         self._due = []
-        self._upkeep.close()
         with self._reading:
             for connection in (self._reader, self._writer):
                 with suppress(sqlite3.Error):
@@ -235,7 +229,8 @@ class Database:
         group, ends = self._next_group()
         try:
             self._make([waiting for waiting in group if waiting.begin()])
-            self._upkeep.step(busy=ends or not self._waiting.empty())
+            if not ends and self._waiting.empty():
+                self._upkeep.cut_off()
         except BaseException as bug:  # noqa: BLE001  # the thread must go on
             _log.error("records_writer_failed", exc_info=bug)
             roll_back(self._writer)
