@@ -31,7 +31,7 @@ import structlog
 
 from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits, in_slices, in_thread
-from flight_server.datasets import Append, Caller, Catalogue, Dataset, Transactions
+from flight_server.datasets import Append, Caller, Catalogue, Dataset, OnDisk, Transactions
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import Action, DatasetKind
 from flight_server.memory import MemoryPool
@@ -420,7 +420,7 @@ class ChangelogKind(DatasetKind):
 
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
         if changelog.records.row is not None:
-            dataset.on_disk = self.catalogue.on_disk()
+            dataset.on_disk = OnDisk(self.catalogue.records)
             dataset.on_disk.commit(changelog.records.row, [changelog.records])
         dataset.attached = AttachedChangelog(changelog, self._append)
         self._changelogs[dataset.generation] = changelog

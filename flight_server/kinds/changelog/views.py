@@ -19,7 +19,7 @@ from flight_server.keys import Hashes, array_over, unique
 from .contents import Contents, PartlyDead, Source
 from .folding import Begun, PieceTotals, copies, deltas, in_pieces, kept_at, rule_pieces
 from .rules import Kept, Rule
-from .runs import MAX_HASH, Layout, MemoryRun, RunFile, Updates
+from .runs import MAX_HASH, Layout, RunFile, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
@@ -80,10 +80,10 @@ class View:
     @property
     def in_memory(self) -> bool:
         """Whether all runs are, or are so small files that their pages stay there while they are read."""
-        runs = self.contents.runs
-        return all(isinstance(run, MemoryRun) or run.is_decoded for run in runs) and (
-            sum(run.size_bytes for run in runs if isinstance(run, RunFile)) <= RESIDENT_BYTES
-        )
+        if self.contents.bases.size_bytes > RESIDENT_BYTES:
+            return False
+        files = [run for run in self.contents.runs if isinstance(run, RunFile)]
+        return sum(run.size_bytes for run in files) <= RESIDENT_BYTES and all(run.is_decoded for run in files)
 
     @property
     def slice_rows(self) -> int:
