@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -112,8 +112,7 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     return Updates(layout, rows, hashes, versions, diffs)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A block, as the footer of a file names it: where it is, what it has, and its checksum. ``low``, ``high``: its
     least and its greatest hash.
     """
@@ -255,6 +254,9 @@ class Run:
         """The numbers of the blocks that may have some of these hashes, and which."""
         if not len(hashes) or not self.blocks:
             return
+        if len(self.blocks) == 1:
+            yield 0, hashes
+            return
         # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
         first = np.searchsorted(self._highs, hashes, "left")
         last = np.searchsorted(self._lows, hashes, "right")
@@ -268,11 +270,11 @@ class Run:
         """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
         ``after`` and not above ``upto``.
         """
-        parts = []
-        for number in self._blocks_between(low, high):
+        parts, everywhere = [], (low, high) == (0, MAX_HASH)
+        for number in range(len(self.blocks)) if everywhere else self._blocks_between(low, high):
             block = self.blocks[number]
             if block.last_version > after and block.first_version <= upto:
-                updates = self.block(number).between(low, high)
+                updates = self.block(number) if everywhere else self.block(number).between(low, high)
                 hashes, versions = updates.hashes, updates.versions
                 whole = after < block.first_version and upto >= block.last_version
                 parts.append(hashes if whole else hashes[(versions > after) & (versions <= upto)])

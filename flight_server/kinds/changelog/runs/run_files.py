@@ -142,7 +142,7 @@ class RunWriter:
                 "rows": self.rows,
                 "retractions": self.retractions,
                 "tombstones": self.tombstones,
-                "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
+                "blocks": self.blocks,
             },
             separators=(",", ":"),
         ).encode()
@@ -247,7 +247,7 @@ class RunFile(Run):
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions"."""
         self.version = self.first_version = self.last_version = version
-        self.blocks = [replace(block, first_version=version, last_version=version) for block in self.blocks]
+        self.blocks = [block._replace(first_version=version, last_version=version) for block in self.blocks]
         self._decoded = ()
 
     def counts(self, question: Question) -> Counts:
