@@ -41,7 +41,6 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Going, Rewrite
-from .contents import Contents
 from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
@@ -281,11 +280,15 @@ class Compactor:
                     changelog.begun = rest
 
             if work.to_file:
+                in_memory = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
                 await changelog.records.publish(
                     [run for run in contents.runs if isinstance(run, RunFile)],
-                    _stored_ranges(contents),
+                    [
+                        StoredRange(each.low, each.since, None if each.base is None else each.base.name)
+                        for each in contents.bases.ranges
+                    ],
                     changelog.since,
-                    _covered(contents, changelog.upper),
+                    min(in_memory, default=changelog.upper + 1) - 1,
                     then=replace,
                 )
             else:
@@ -307,16 +310,3 @@ class Compactor:
             self._entered += 1
             heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
             self._wake.set()
-
-
-def _stored_ranges(contents: Contents) -> list[StoredRange]:
-    bases = contents.bases.ranges
-    return [
-        StoredRange(each.low, each.since, None if each.base is None else each.base.name) for each in bases
-    ]
-
-
-def _covered(contents: Contents, upper: int) -> int:
-    """The version before the first one that has rows in memory only."""
-    firsts = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
-    return min(firsts) - 1 if firsts else upper

@@ -79,8 +79,7 @@ from .reads import ChangelogRead, ChangelogReads
 from .rules import make_rule
 from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
 from .timeline import Timeline, past_time, wall_time
-from .version_appends import VersionAppends
-from .writes import ChangelogSink, ChangelogWrite
+from .writes import ChangelogSink, ChangelogWrite, VersionAppends
 
 MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""

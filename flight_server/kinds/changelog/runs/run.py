@@ -46,10 +46,6 @@ class Question:
     upto: int
     ends_keys: Callable[[Updates], Flags] | None = None
 
-    def same_but_upto(self, other: Question) -> bool:
-        """Whether the other one is about the same ranges."""
-        return all(map(np.array_equal, *((each.lows, each.sinces, each.olds) for each in (self, other))))
-
 
 class Counts:
     """The answer. ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old
@@ -80,11 +76,6 @@ class Counts:
         ending &= old
         if ending.any():
             self.ending = unique(self.ending, updates.hashes[ending])
-
-    def add_rows(self, place: int, rows: int, *, old: bool) -> None:
-        """Count so many rows of one range, which are alive."""
-        self.alive[place] += rows
-        self.old[place] += rows if old else 0
 
     @staticmethod
     def _sum(into: Numbers, flags: Flags, starts: Numbers, rows: Numbers) -> None:
@@ -189,7 +180,8 @@ class Run:
             none_old = first > question.upto or last <= olds.min()
             plain = not (self.retractions or self.tombstones or question.ends_keys)
             if place == until and first > sinces[0] and (none_old or (old and plain)):
-                counts.add_rows(place, block.rows, old=old)
+                counts.alive[place] += block.rows
+                counts.old[place] += block.rows if old else 0
             else:
                 counts.add(self.block(number))
         return counts
