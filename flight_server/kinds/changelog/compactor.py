@@ -185,8 +185,14 @@ class Compactor:
                 await in_thread(self._threads, amounts.count)  # it may read files
             else:
                 amounts.count()
+            # In the turn no commit is written: the next one brings along what began before it.
+            async with changelog.turn:
+                self._begin_counted(changelog, amounts, now)
         finally:
             self._planning.discard(changelog)
+
+    def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
+        going = changelog.working
         contents, counted = changelog.contents, amounts.contents
         if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
@@ -201,9 +207,8 @@ class Compactor:
         if not full and not any(each.in_memory for each in going):
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
-            files = (
-                plan_files(amounts) if changelog.begun is None else Plan((0, 0))
-            )  # which goes on with that
+            # A fold that was begun comes first, whatever is planned.
+            files = Plan((0, 0)) if changelog.begun is not None else plan_files(amounts)
             if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
@@ -252,8 +257,9 @@ class Compactor:
             new_file=new_file,
             memory=self._memory,
         )
-        if plan.folds:
+        if work.begun is not None and changelog.begun is None:
             changelog.begun = work.begun
+            changelog.records.begin(work.begun.stored(to_file=work.to_file))
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]
 
@@ -289,6 +295,7 @@ class Compactor:
                     ],
                     changelog.since,
                     min(in_memory, default=changelog.upper + 1) - 1,
+                    folds=[rest.stored(to_file=True)] if rest is not None else [] if folds else None,
                     then=replace,
                 )
             else:

@@ -29,6 +29,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.records import StoredFold
+
 from .rules import Groups, Kept, KeyTotals, Rule
 from .runs import DELETE, Layout, Updates, rows_at
 
@@ -189,13 +191,17 @@ class Begun:
 
     From this moment on its keys read as folded (``views``). Else a reader would see a row that the rule leaves out, if
     a commit that comes while the fold works retracts the rows above it; and see it no more once the fold is published.
-    A fold that is given up is begun again, before any other.
+    A fold that is given up, or that a crash ends, is begun again, before any other: versions that were committed behind
+    its beginning have it in the records.
     """
 
     low: int
     high: int
     since: int
     upto: int
+
+    def stored(self, *, to_file: bool) -> StoredFold:
+        return StoredFold(self.upto, int(to_file), self.since, self.low, self.high)
 
     def left(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
         """What it leaves of its keys, of which these are all updates."""

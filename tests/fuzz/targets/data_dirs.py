@@ -34,6 +34,7 @@ from flight_server.records.tables import (
     CHANGELOG,
     DATASET,
     FILE,
+    FOLD,
     HOLD,
     INDEX,
     OF_CHANGELOGS,
@@ -57,7 +58,20 @@ from tests.support.sealing import durable_node, staged
 
 from .target import Call, Target
 
-TABLES = (DATASET, FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD, QUARANTINE)
+TABLES = (
+    DATASET,
+    FILE,
+    PARTITION,
+    INDEX,
+    TRANSACTION,
+    CHANGELOG,
+    VERSION,
+    RUN,
+    RANGE,
+    FOLD,
+    HOLD,
+    QUARANTINE,
+)
 _VALUE, _DATABASE, _FILE = b"v", b"d", b"f"
 _ROWS = [(("k1", 1, [1]), 1), (("k2", 2, None), 1)]
 _PLACE = struct.Struct("<BI")
