@@ -120,27 +120,27 @@ class BroadcastQueue(Generic[T]):
     """
 
     __slots__ = (
-        "_cause",
-        "_ended",
-        "_first",
         "_gone_bytes",
         "_items",
         "_length",
         "_passes",
         "_subscriptions",
-        "_total_bytes",
         "_waiting",
+        "ended",
+        "failure",
+        "first",
+        "total_bytes",
     )
 
     def __init__(self, items: Items[T], retain_readers: int | None = None) -> None:
         self._items = items
         self._length = 0
-        self._first = 0
-        self._gone_bytes = 0  # of the items before ``_first``
-        self._total_bytes = 0
+        self.first = 0  # the index of the oldest item that is still there
+        self._gone_bytes = 0  # of the items before that
+        self.total_bytes = 0  # of all published items, also released ones
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
-        self._ended = False
-        self._cause: FlightShuffleError | None = None
+        self.ended = False
+        self.failure: FlightShuffleError | None = None
         # Insertion-ordered: wake-ups are first come, first served.
         self._subscriptions: dict[Subscription[T], None] = {}
         self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
@@ -150,52 +150,34 @@ class BroadcastQueue(Generic[T]):
         return self._length
 
     @property
-    def first(self) -> int:
-        """The index of the oldest item that is still there."""
-        return self._first
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
-
-    @property
-    def failure(self) -> FlightShuffleError | None:
-        return self._cause
-
-    @property
-    def total_bytes(self) -> int:
-        """The bytes of all published items, also released ones."""
-        return self._total_bytes
-
-    @property
     def bytes_left(self) -> int:
         """The bytes of the published items that are not released."""
-        return self._total_bytes - self._gone_bytes
+        return self.total_bytes - self._gone_bytes
 
     def restore(self, first: int, first_bytes: int, count: int, size_bytes: int) -> None:
         """So many items were published, and those before ``first`` released. The owner adds the others to the
         :class:`Items` before the first of them is asked for.
         """
         assert self._length == 0
-        self._first, self._gone_bytes = first, first_bytes
-        self._length, self._total_bytes = count, size_bytes
+        self.first, self._gone_bytes = first, first_bytes
+        self._length, self.total_bytes = count, size_bytes
         self._start_counting_passes()
 
     def publish(self, item: T, size_bytes: int) -> None:
         """Append an item. Raises QueueEnded; then the item was not taken."""
-        if self._ended:
+        if self.ended:
             raise QueueEnded("publish after the end")
         self._items.append(item, size_bytes)
-        self._total_bytes += size_bytes
+        self.total_bytes += size_bytes
         self._length += 1
         if self._waiting:
             self._wake()
 
     def advance(self, count: int, size_bytes: int) -> None:
         """As :meth:`publish`, for items that the :class:`Items` have taken by themselves."""
-        if self._ended and count:
+        if self.ended and count:
             raise QueueEnded("an item after the end")
-        self._total_bytes += size_bytes
+        self.total_bytes += size_bytes
         self._length += count
         if self._waiting:
             self._wake()
@@ -207,39 +189,39 @@ class BroadcastQueue(Generic[T]):
 
     def close(self) -> None:
         """Readers end cleanly after the last item. Twice is fine; after ``fail`` it does nothing."""
-        if not self._ended:
-            self._ended = True
+        if not self.ended:
+            self.ended = True
             self._wake()
 
     def fail(self, cause: FlightShuffleError) -> None:
         """Release all items; every reader, present and later, gets an error of its own, raised ``from`` the cause.
         The first cause stays.
         """
-        if self._cause is None:
-            self._ended = True
-            self._cause = cause
+        if self.failure is None:
+            self.ended = True
+            self.failure = cause
             self.clear()
             self._wake()
 
     def clear(self) -> None:
         """Release all items; a subscription that still needs one gets :class:`Gone`."""
-        self._first = self._length
-        self._gone_bytes = self._total_bytes
+        self.first = self._length
+        self._gone_bytes = self.total_bytes
         self._items.release(self._length)
         self._start_counting_passes()
 
     def check(self) -> None:
         """Raise a fresh copy of the cause of :meth:`fail`, if there is one."""
-        if self._cause is not None:
-            raise self._cause.fresh() from self._cause
+        if self.failure is not None:
+            raise self.failure.fresh() from self.failure
 
     def subscribe(self, start: int = 0, stop: int | None = None) -> Subscription[T]:
         """A reader's place, also after the end; its owner closes it. It ends before item ``stop``, if given.
 
         Raises :class:`Gone`.
         """
-        if self._cause is None and start < self._first:
-            raise Gone(start, self._first)
+        if self.failure is None and start < self.first:
+            raise Gone(start, self.first)
         subscription = Subscription(self, start, stop)
         self._subscriptions[subscription] = None
         return subscription
@@ -249,7 +231,7 @@ class BroadcastQueue(Generic[T]):
 
     def items(self, start: int, stop: int) -> Iterator[T]:
         """Those from ``start`` to before ``stop`` that are published and not released."""
-        for index in range(max(start, self._first), min(stop, self._length)):
+        for index in range(max(start, self.first), min(stop, self._length)):
             yield self._items.item(index)
 
     # The queue's side of Subscription.
@@ -262,12 +244,12 @@ class BroadcastQueue(Generic[T]):
 
     def _bytes_before(self, index: int) -> int:
         if index >= self._length:
-            return self._total_bytes
-        return self._items.bytes_before(index) if index > self._first else self._gone_bytes
+            return self.total_bytes
+        return self._items.bytes_before(index) if index > self.first else self._gone_bytes
 
     def _start_counting_passes(self) -> None:
         if self._passes is not None:
-            self._passes = Passes(self._passes.readers, self._first)
+            self._passes = Passes(self._passes.readers, self.first)
 
     def passed(self, start: int, stop: int, by: int = 1) -> None:
         """See :meth:`Passes.add`. May release items."""
@@ -275,35 +257,31 @@ class BroadcastQueue(Generic[T]):
             return
         self._passes.add(start, min(stop, self._length), by)
         first = self._passes.first
-        if first > self._first:
+        if first > self.first:
             self._gone_bytes = self._bytes_before(first)
-            self._first = first
+            self.first = first
             self._items.release(first)
 
 
 class Subscription(Generic[T]):
     """One reader's place in a queue. It takes items with ``next_run`` and ``take``, and ``wait``s for more."""
 
-    __slots__ = ("__weakref__", "_cause", "_closed", "_position", "_queue", "start", "stop")
+    __slots__ = ("__weakref__", "_cause", "_closed", "_queue", "position", "start", "stop")
 
     def __init__(self, queue: BroadcastQueue[T], start: int, stop: int | None = None) -> None:
         self._queue = queue
         self.start = start
         self.stop = stop
-        self._position = start
+        self.position = start
         self._cause: FlightShuffleError | None = None
         self._closed = False
-
-    @property
-    def position(self) -> int:
-        return self._position
 
     @property
     def lag_bytes(self) -> int:
         """The bytes that this reader has yet to take, without released items."""
         queue = self._queue
         end_bytes = queue.total_bytes if self.stop is None else queue._bytes_before(self.stop)
-        return max(0, end_bytes - queue._bytes_before(self._position))
+        return max(0, end_bytes - queue._bytes_before(self.position))
 
     def next_run(self, count: int, size_bytes: int) -> list[T]:
         """The next published items, without taking them: at least one, at most ``count``, and no more than
@@ -319,32 +297,32 @@ class Subscription(Generic[T]):
             raise ValueError("the subscription is closed")
         queue = self._queue
         queue.check()
-        if self._position == self.stop:
+        if self.position == self.stop:
             raise EndOfQueue
-        if self._position < queue._first:
-            raise Gone(self._position, queue._first)
-        if self._position < queue._length:
-            stop = self._position + count
+        if self.position < queue.first:
+            raise Gone(self.position, queue.first)
+        if self.position < queue._length:
+            stop = self.position + count
             if self.stop is not None and self.stop < stop:
                 stop = self.stop
-            return queue._items.run(self._position, min(stop, queue._length), size_bytes)
-        if queue._ended:
+            return queue._items.run(self.position, min(stop, queue._length), size_bytes)
+        if queue.ended:
             raise EndOfQueue
         raise WouldBlock
 
     def take(self, count: int) -> None:
         """Take so many of the items that :meth:`next_run` has just returned."""
-        self._position += count
+        self.position += count
 
     def upcoming(self) -> Iterator[T]:
         """The published items from the position on, without taking them."""
         length, stop = self._queue._length, self.stop
-        return self._queue.items(self._position, length if stop is None else min(stop, length))
+        return self._queue.items(self.position, length if stop is None else min(stop, length))
 
     async def wait(self) -> None:
         """Return at once if ``next_run`` would not block, else at the queue's next change. For one task."""
         queue = self._queue
-        if self._position < queue._length or queue._ended or self._closed or self._position == self.stop:
+        if self.position < queue._length or queue.ended or self._closed or self.position == self.stop:
             return
         future = asyncio.get_running_loop().create_future()
         queue._waiting[self] = future

@@ -54,9 +54,9 @@ class Attempt:
         "_metadata",
         "_partitions",
         "_room",
-        "_table",
         "attempt",
         "dataset",
+        "frames",
         "producer",
         "rows",
         "state",
@@ -76,7 +76,7 @@ class Attempt:
         self._room = metadata.reserve(
             ATTEMPT_BYTES, f"producer {producer} attempt {attempt}", dataset=dataset, producer=producer
         )
-        self._table = FrameTable(metadata, dataset)
+        self.frames = FrameTable(metadata, dataset)
         self._partitions = array("I")  # of each frame of the table
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class Attempt:
         """The bytes of its frames for each partition, in steps."""
         sizes: Counter[int] = Counter()
         for number, (partition, size_bytes) in enumerate(
-            zip(self._partitions, self._table.sizes(), strict=True)
+            zip(self._partitions, self.frames.sizes(), strict=True)
         ):
             sizes[partition] += size_bytes
             if number % HANDED_AT_ONCE == 0:
@@ -104,7 +104,7 @@ class Attempt:
     def publish(self, partition: int, frame: Frame) -> None:
         """Keep a frame for ``partition``. Raises OutOfBudget if ``metadata`` has no room for its record."""
         self._check_step("publish")
-        self._table.append(frame, frame.size_bytes)
+        self.frames.append(frame, frame.size_bytes)
         self._partitions.append(partition)
         self.rows += frame.rows
         self.total_bytes += frame.size_bytes
@@ -136,14 +136,14 @@ class Attempt:
 
     def release(self) -> None:
         """Release the frames of a discarded attempt. Twice is fine."""
-        self._table.release(len(self._table))
+        self.frames.release(len(self.frames))
         self._partitions = array("I")
 
     def hand_over(self, partition: Callable[[int], Partition]) -> Generator[None, None, None]:
         """Give each frame to its partition, in order, and release all, in steps. After each step a frame is in one of
         both. Raises Conflict: the attempt was discarded meanwhile.
         """
-        table = self._table
+        table = self.frames
         for index, place in enumerate(self._partitions):
             if index % HANDED_AT_ONCE == 0:
                 table.release(index)
@@ -155,7 +155,7 @@ class Attempt:
 
     def take_back(self, partition: Callable[[int], Partition]) -> Generator[None, None, None]:
         """Undo :meth:`hand_over`, in the same order of attempts, in steps. Raises as it does."""
-        self._table = table = FrameTable(self._metadata, self.dataset)
+        self.frames = table = FrameTable(self._metadata, self.dataset)
         for index, place in enumerate(self._partitions):
             if index % HANDED_AT_ONCE == 0:
                 yield
@@ -173,41 +173,29 @@ class Attempt:
             why = f"is {self.state}: it cannot {verb} now"
         raise Conflict(f"{self} {why}", dataset=self.dataset, producer=self.producer)
 
-    @property
-    def frames(self) -> FrameTable:
-        return self._table
-
     def victims(self) -> Iterator[Frame]:
         """The frames in RAM, oldest first. No reader can ask for them yet."""
-        return self._table.in_ram(0, len(self._table))
+        return self.frames.in_ram(0, len(self.frames))
 
 
 class Attempts:
     """All attempts of one dataset."""
 
-    __slots__ = ("_accepted", "_by_key", "_dataset", "_first_commit", "_metadata")
+    __slots__ = ("_by_key", "_dataset", "_first_commit", "_metadata", "accepted")
 
     def __init__(self, dataset: str, metadata: Metadata | None = None) -> None:
         self._dataset = dataset
         self._metadata = metadata or Metadata()
         self._by_key: dict[tuple[int, str], Attempt] = {}
         self._first_commit: dict[int, str] = {}
-        self._accepted: dict[int, str] | None = None
+        # The accepted attempt of each producer; None while no seal has begun, or none since one that failed.
+        self.accepted: dict[int, str] | None = None
 
     def __iter__(self) -> Iterator[Attempt]:
         return iter(list(self._by_key.values()))
 
     def __len__(self) -> int:
         return len(self._by_key)
-
-    @property
-    def accepted(self) -> dict[int, str] | None:
-        """The accepted attempt of each producer; None while no seal has begun, or none since one that failed."""
-        return self._accepted
-
-    def restore(self, accepted: dict[int, str] | None) -> None:
-        """Set the attempts that an earlier process accepted."""
-        self._accepted = accepted
 
     @property
     def committed_producers(self) -> int:
@@ -245,8 +233,8 @@ class Attempts:
             Conflict: an attempt has not committed, or others were accepted before.
         """
         chosen = dict(self._first_commit) if attempts is None else attempts
-        if self._accepted is not None:
-            if attempts is not None and attempts != self._accepted:
+        if self.accepted is not None:
+            if attempts is not None and attempts != self.accepted:
                 raise Conflict(
                     f"dataset {self._dataset!r} was sealed with other attempts; it cannot be sealed again",
                     dataset=self._dataset,
@@ -265,12 +253,8 @@ class Attempts:
         return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]
 
     def accept(self, chosen: list[Attempt]) -> None:
-        """Accept what :meth:`chosen` returned; :meth:`sealed` or :meth:`accept_none` is to follow."""
-        self._accepted = {attempt.producer: attempt.attempt for attempt in chosen}
-
-    def accept_none(self) -> None:
-        """The seal has failed."""
-        self._accepted = None
+        """Accept what :meth:`chosen` returned; :meth:`sealed` is to follow, or that the seal has failed."""
+        self.accepted = {attempt.producer: attempt.attempt for attempt in chosen}
 
     def sealed(self) -> None:
         """Partitions have the frames of the accepted attempts: discard the other ones, and forget all."""

@@ -130,7 +130,7 @@ class Catalogue:
         """As :meth:`find`, also a dataset whose lease has ended."""
         dataset = self.get(name, generation)
         if dataset is None:
-            self.check_quarantine(name)
+            self.disk.quarantine.check(name)
             raise missing(name, generation, self.started, here=here, ended=self.endings)
         if generation is not None and generation != dataset.generation:
             raise stale(name, generation, self.started, here=here, ended=self.endings)
@@ -145,10 +145,6 @@ class Catalogue:
                 f"dataset {dataset.name!r} {dataset.why_gone}, and is being deleted; try again",
                 dataset=dataset.name,
             )
-
-    def check_quarantine(self, name: str) -> None:
-        """See :meth:`~flight_server.records.Quarantine.check`."""
-        self.disk.quarantine.check(name)
 
     def listed(self, prefix: str) -> list[Dataset]:
         """Those whose name starts with ``prefix``, sorted by name."""
@@ -281,7 +277,7 @@ class Catalogue:
             retention=request.retention,
             lease_seconds=lease_seconds,
             writer=self.disk.writer(request.dataset, generation, request.kind, durable=request.durable),
-            on_disk=self.on_disk() if request.durable else None,
+            on_disk=OnDisk(self.records) if request.durable else None,
             metadata=self.budget.metadata,
             generation=generation,
             clock=self.clock,
@@ -294,10 +290,6 @@ class Catalogue:
         """The records of a server whose datasets can be durable."""
         assert self.disk.records is not None
         return self.disk.records
-
-    def on_disk(self) -> OnDisk:
-        """Of a new durable dataset."""
-        return OnDisk(self.records)
 
     def register(self, dataset: Dataset) -> None:
         self._made += 1

@@ -113,7 +113,7 @@ class Dataset(Lifetime):
         self.changes = Changes()  # of what FlightInfo and PollInfo report
         self.attached = attachment_of(kind)
         self.transactions = Transactions(name, self._metadata)
-        self._schema: SchemaMessage | None = None
+        self.schema: SchemaMessage | None = None
         self.describe(schema)
         self._partitions: dict[int, Partition] = {}
         self.moving = False  # see "Sealing a shuffle"
@@ -166,20 +166,15 @@ class Dataset(Lifetime):
 
     # Schema
 
-    @property
-    def schema(self) -> SchemaMessage | None:
-        """None until ``create`` or a producer has sent it."""
-        return self._schema
-
     def check_schema(self, schema: SchemaMessage | None) -> None:
         """Raise InvalidRequest if a producer's schema differs from the dataset's; None is not compared."""
-        if self._schema is not None and schema is not None:
-            self._schema.check_same(schema, self.name)
+        if self.schema is not None and schema is not None:
+            self.schema.check_same(schema, self.name)
 
     def describe(self, schema: SchemaMessage | None) -> None:
         """Take a producer's schema, already checked, unless the dataset has one."""
-        if self._schema is None and schema is not None:
-            self._schema = schema
+        if self.schema is None and schema is not None:
+            self.schema = schema
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
@@ -189,7 +184,7 @@ class Dataset(Lifetime):
             DatasetDropped: the dataset was dropped, or replaced.
             Conflict: it was sealed, and no producer has given a schema.
         """
-        while self._schema is None:
+        while self.schema is None:
             if self.gone:
                 self.partition(0).check()  # raises why
             if self.sealed:
@@ -199,7 +194,7 @@ class Dataset(Lifetime):
                     dataset=self.name,
                 )
             await self.changes.next()
-        return self._schema
+        return self.schema
 
     # Partitions
 
@@ -277,9 +272,6 @@ class Dataset(Lifetime):
         """Whether a later look can show more. False if it fills only while it is read."""
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and not self.attached.pulled
 
-    def want(self, index: int) -> None:
-        self.attached.want(self, index)
-
     def begin_stream(self, index: int) -> Partition:
         """The partition, for its one producer.
 
@@ -327,8 +319,9 @@ class Dataset(Lifetime):
             partition = self.partition(index)
             partition.restore(first, first_bytes, totals)
             self.on_disk.not_loaded += not partition.loaded
-        self.attempts.restore(accepted)
-        self.restore_seal(sealed_for_seconds)
+        self.attempts.accepted = accepted
+        self.step("seal")
+        self._sealed_at = self._clock() - sealed_for_seconds
 
     def load(self, partition: Partition, records: Records) -> None:
         """Let a restored partition have its records; see :meth:`Partition.load`."""
@@ -450,7 +443,7 @@ class Dataset(Lifetime):
         if self._choice is None or not self._reopens:
             return
         self.step("reopen")
-        self.attempts.accept_none()
+        self.attempts.accepted = None
         self.partition_count, self._choice = self._choice.partition_count, None
         if self.ended:
             self.drop()  # it was replaced meanwhile
@@ -542,9 +535,11 @@ class Dataset(Lifetime):
         self.changes.tell()
         _do(self._dropping(), soon=_are_many(self._partitions))
 
-    def _dropping(self) -> Generator[None, None, None]:
+    def _dropping(self, *, left: bool = False) -> Generator[None, None, None]:
+        """Drop all partitions, or only those that are ``left``: see :meth:`_is_left`."""
         for partition in self.partitions():
-            partition.drop(self.why_gone, self.attached.remedy)
+            if not left or self._is_left(partition):
+                partition.drop(self.why_gone, self.attached.remedy)
             yield
 
     def replaced(self) -> None:
@@ -552,17 +547,11 @@ class Dataset(Lifetime):
         self.ended = True
         self.why_gone = OVERWRITTEN
         self.changes.tell()  # no reader may have asked for a partition yet
-        _do(self._dropping_left(), soon=len(self._partitions) > FEW)
+        _do(self._dropping(left=True), soon=len(self._partitions) > FEW)
         if self.attached.by_name and self.state is DatasetState.OPEN:
             self.drop()
         elif self.state is DatasetState.SEALING and not self.moving:
             self.close()  # its place on disk is not needed any more
-
-    def _dropping_left(self) -> Generator[None, None, None]:
-        for partition in self.partitions():
-            if self._is_left(partition):
-                partition.drop(self.why_gone, self.attached.remedy)
-            yield
 
     def _is_left(self, partition: Partition) -> bool:
         """Whether no producer can come to a partition that has had none, because no name leads to the dataset."""
@@ -615,7 +604,7 @@ class Dataset(Lifetime):
 def _are_many(partitions: dict[int, Partition]) -> bool:
     """Whether they, with their frames in RAM, cannot be released in one step."""
     few = len(partitions) <= FEW
-    return not few or sum(each.resident_frames for each in partitions.values()) > FEW
+    return not few or sum(each.table.resident_frames for each in partitions.values()) > FEW
 
 
 def _do(steps: Generator[None, None, None], *, soon: bool) -> None:

@@ -59,7 +59,7 @@ class Lifetime:
         self.retention = retention
         self.lease_seconds = lease_seconds
         self._clock = clock
-        self._touched = clock()
+        self.used_at = clock()  # the last read or write
         self._sealed_at: float | None = None
         self._held_back = 0
 
@@ -90,24 +90,14 @@ class Lifetime:
         if verb == "seal" and self._sealed_at is None:
             self._sealed_at = self._clock()
 
-    def restore_seal(self, sealed_for_seconds: float) -> None:
-        """Seal it as of so many seconds ago."""
-        self.step("seal")
-        self._sealed_at = self._clock() - sealed_for_seconds
-
     def touch(self) -> None:
-        self._touched = self._clock()
-
-    @property
-    def used_at(self) -> float:
-        """The clock's time of the last read or write."""
-        return self._touched
+        self.used_at = self._clock()
 
     @property
     def lease_left_seconds(self) -> float | None:
         if self.lease_seconds is None:
             return None
-        return self._touched + self.lease_seconds - self._clock()
+        return self.used_at + self.lease_seconds - self._clock()
 
     @property
     def expired(self) -> bool:

@@ -92,13 +92,13 @@ class Partition:
         "_queue",
         "_retain_readers",
         "_rows",
-        "_table",
         "_whole",
         "dataset",
         "epoch",
         "index",
         "loaded",
         "state",
+        "table",
         "writing",
     )
 
@@ -123,8 +123,8 @@ class Partition:
         self._whole: Totals | None = None
 
     def _begin(self) -> None:
-        self._table = FrameTable(self._metadata, self.dataset, self.index)
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self._table, self._retain_readers)
+        self.table = FrameTable(self._metadata, self.dataset, self.index)
+        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self.table, self._retain_readers)
         self._places: Places | None = None
         self._rows = 0
         self._crc32c = 0
@@ -144,9 +144,9 @@ class Partition:
 
     def _unseen(self) -> tuple[int, int]:
         """The frames that were adopted and that readers do not see yet, and their bytes."""
-        frames = len(self._table) - len(self._queue)
+        frames = len(self.table) - len(self._queue)
         # Fewer than none: those of a restored partition are still to be loaded.
-        return (frames, self._table.total_bytes - self._queue.total_bytes) if frames > 0 else (0, 0)
+        return (frames, self.table.total_bytes - self._queue.total_bytes) if frames > 0 else (0, 0)
 
     @property
     def failure(self) -> BaseException | None:
@@ -169,16 +169,7 @@ class Partition:
     @property
     def resident_bytes(self) -> int:
         """The bytes of the unreleased frames in RAM; not those that only readers hold."""
-        return self._table.resident_bytes
-
-    @property
-    def resident_frames(self) -> int:
-        return self._table.resident_frames
-
-    @property
-    def table(self) -> Records:
-        """The records of the frames: everything but their bytes."""
-        return self._table
+        return self.table.resident_bytes
 
     def publish(self, frame: Frame) -> None:
         """Append a frame and wake waiting readers. Raises OutOfBudget if ``metadata`` has no room for its record."""
@@ -193,21 +184,21 @@ class Partition:
         """Take a frame of an attempt, which then releases it; see "Adopting"."""
         if self.state is not _OPEN:  # the only state that allows it, without a lookup for each frame
             self._check_step("publish")
-        record = self._table.adopt(table, index)
+        record = self.table.adopt(table, index)
         self._rows += record.rows
         self._crc32c = running_crc32c(self._crc32c, record.crc32c)
 
     def give_back(self, table: FrameTable) -> None:
         """Let an attempt have the first of the adopted frames that are left. Call :meth:`gave_back` after the last."""
-        index = self._table.first
-        table.adopt(self._table, index)
-        self._table.release(index + 1)
+        index = self.table.first
+        table.adopt(self.table, index)
+        self.table.release(index + 1)
 
     def gave_back(self) -> None:
         """All adopted frames were given back: it is as before."""
         self._rows = self._crc32c = 0
-        self._table = FrameTable(self._metadata, self.dataset, self.index)
-        self._queue.begin_again(self._table)
+        self.table = FrameTable(self._metadata, self.dataset, self.index)
+        self._queue.begin_again(self.table)
 
     def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
         """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
@@ -221,7 +212,7 @@ class Partition:
     def load(self, records: Records) -> None:
         """Take the records of a restored partition's frames, unless it has them or has failed meanwhile."""
         if not self.loaded and self.state is PartitionState.SEALED:
-            self._table.fill(records)
+            self.table.fill(records)
             self.loaded = True
 
     def check(self) -> None:
@@ -238,7 +229,7 @@ class Partition:
         """It is another dataset's now, with that number."""
         self.index = index
         self._changes = changes
-        self._table.rename(index)
+        self.table.rename(index)
 
     def reopen(self) -> None:
         """Release all frames and start again; see "Producing again".
@@ -331,16 +322,13 @@ class Partition:
         """The unreleased frames from ``start`` on, in order; see ``frames.table``."""
         return self._queue.items(start, len(self._queue))
 
-    def frame(self, index: int) -> Frame:
-        return self._table.item(index)
-
     def unwritten(self, start: int = 0) -> Iterator[Frame]:
         """The frames from ``start`` on that are not on disk. None may be moved during the iteration."""
-        return (frame for frame in self._table.in_ram(start, len(self._table)) if frame.slice is None)
+        return (frame for frame in self.table.in_ram(start, len(self.table)) if frame.slice is None)
 
     def suspects(self) -> list[int]:
         """The numbers of the frames that lie in a suspect segment; see ``storage.segments``."""
-        table = self._table
+        table = self.table
         if not any(segment.suspect for segment in table.segments()):
             return []
         return [
@@ -351,7 +339,7 @@ class Partition:
 
     def victims(self, *, near: bool) -> Iterator[Frame]:
         """Frames that may leave RAM, see "Victims"; with ``near`` also those at a reader's position."""
-        table, length = self._table, len(self._table)
+        table, length = self.table, len(self.table)
         positions = sorted({subscription.position for subscription in self._queue.subscriptions()})
         yield from table.in_ram(0, positions[0] if positions else length)
         keep = 0 if near else NEAR_FRAMES

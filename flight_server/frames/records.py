@@ -87,7 +87,6 @@ class Records:
         "_blocks",
         "_counted",
         "_dataset",
-        "_first",
         "_held",
         "_length",
         "_many_rows",
@@ -97,7 +96,8 @@ class Records:
         "_starts",
         "_state",
         "_states",
-        "_total_bytes",
+        "first",
+        "total_bytes",
     )
 
     def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
@@ -107,9 +107,9 @@ class Records:
         self._reservation: Reservation | None = None
         self._base = 0  # the number of the first record of the first block
         self._counted = 0  # the records from the base to before this number are reserved
-        self._first = 0
+        self.first = 0
         self._length = 0
-        self._total_bytes = 0
+        self.total_bytes = 0
         self._blocks: list[bytearray] = []
         self._block_stop = 0  # the number of the first record that the last block has no place for
         self._state = NO_DICTIONARIES  # of the last record
@@ -126,16 +126,6 @@ class Records:
     def __len__(self) -> int:
         """How many were appended, the released ones included."""
         return self._length
-
-    @property
-    def first(self) -> int:
-        """The number of the first unreleased record."""
-        return self._first
-
-    @property
-    def total_bytes(self) -> int:
-        """The bytes of all frames that were appended, the released ones included."""
-        return self._total_bytes
 
     def add(
         self, size_bytes: int, rows: int, crc32c: int, metadata_crc32c: int, dictionaries: DictionaryState
@@ -155,7 +145,7 @@ class Records:
             self._states = self._states or []
             self._states.append((index, dictionaries))
         self._length = index + 1
-        self._total_bytes += size_bytes
+        self.total_bytes += size_bytes
         return index
 
     def add_placed(self, record: Record) -> None:
@@ -199,7 +189,7 @@ class Records:
         return Record(offset, size_bytes, rows, crc32c, metadata_crc32c, segment, state)
 
     def records(self) -> Iterator[Record]:
-        return map(self.record, range(self._first, self._length))
+        return map(self.record, range(self.first, self._length))
 
     def states(self) -> list[DictionaryState]:
         """Those of unreleased frames, in order; some may occur twice."""
@@ -221,17 +211,17 @@ class Records:
         for block in self._blocks:
             with memoryview(block) as data:
                 sizes += data.cast("I")[_SIZE_WORD::_WORDS]
-        return sizes[self._first - self._base :]
+        return sizes[self.first - self._base :]
 
     def release(self, stop: int) -> None:
         if stop == self._length:
             self._release_all()
             return
         if self._held is not None:
-            for index in range(self._first, stop):
+            for index in range(self.first, stop):
                 block, at = self._find(index)
                 self._unhold(_SEGMENT.unpack_from(block, at + _SEGMENT_AT)[0])
-        self._first = stop
+        self.first = stop
         blocks = (stop - self._base) // BLOCK_FRAMES
         if blocks and self._starts is not None and self._reservation is not None:
             del self._blocks[:blocks], self._starts[:blocks]
@@ -249,7 +239,7 @@ class Records:
     def copied(self) -> Records:
         """A copy that later changes do not reach. It is not counted: keep it for a moment."""
         copy = Records(Metadata(), self._dataset, self._partition)
-        copy._base, copy._first, copy._length = self._base, self._first, self._length
+        copy._base, copy.first, copy._length = self._base, self.first, self._length
         copy._blocks = list(map(bytearray, self._blocks))
         copy._held = dict(self._held or {})
         copy._state, copy._states = self._state, self._states and list(self._states)
@@ -258,12 +248,12 @@ class Records:
 
     def _runs(self) -> Iterator[tuple[int, DictionaryState]]:
         """Where runs of unreleased records of one state begin, counted from the first one."""
-        if self._length > self._first:
+        if self._length > self.first:
             states = self._states or []
-            if not states or states[0][0] > self._first:
+            if not states or states[0][0] > self.first:
                 yield 0, NO_DICTIONARIES
             for begin, state in states:
-                yield max(0, begin - self._first), state
+                yield max(0, begin - self.first), state
 
     def _find(self, index: int) -> tuple[bytearray, int]:
         """The block of a record, and where it begins there."""
@@ -273,10 +263,10 @@ class Records:
     def _begin_block(self) -> None:
         self._blocks.append(bytearray())
         self._block_stop += BLOCK_FRAMES
-        if len(self._blocks) > 1 or self._total_bytes:
+        if len(self._blocks) > 1 or self.total_bytes:
             if self._starts is None:
                 self._starts = [0] * (len(self._blocks) - 1)
-            self._starts.append(self._total_bytes)
+            self._starts.append(self.total_bytes)
 
     def _count_more(self) -> None:
         more = min(COUNTED_AT_ONCE, 1 + (self._length - self._base) // 4)
@@ -299,7 +289,7 @@ class Records:
                 del self._held[number]
 
     def _release_all(self) -> None:
-        self._base = self._counted = self._block_stop = self._first = self._length
+        self._base = self._counted = self._block_stop = self.first = self._length
         self._state = NO_DICTIONARIES
         self._reservation = None
         self._blocks = []
@@ -329,7 +319,7 @@ def pack(tables: Sequence[Records]) -> Packed:
     data = bytearray()
     for table in tables:
         for block in table._blocks:
-            skipped = table._first - table._base if block is table._blocks[0] else 0
+            skipped = table.first - table._base if block is table._blocks[0] else 0
             data += block if not skipped else block[skipped * _RECORD.size :]
     records = np.frombuffer(data, _RECORDS)
     files = np.searchsorted(np.array(numbers, np.uint32), records["file"])
@@ -411,9 +401,9 @@ def unpacked(
     records["file"] = np.array([segment.number for segment, _ in files] or [0], np.uint32)[records["file"]]
     first, first_bytes = length - count, total_bytes - int(sizes.sum())
     table = Records(Metadata(), "")
-    table._base = table._first = first
+    table._base = table.first = first
     table._length = table._counted = length
-    table._total_bytes = total_bytes
+    table.total_bytes = total_bytes
     table._reservation = room
     block_bytes = BLOCK_FRAMES * _RECORD.size
     table._blocks = [body[start : start + block_bytes] for start in range(0, len(body), block_bytes)]

@@ -154,7 +154,7 @@ class FrameTable(Records):
             self._resident = self._ranges = None
             self.resident_bytes = 0
         if self._resident is not None and self._ranges is not None:
-            released = {index: self._resident.pop(index) for index in self._ranges.upwards(self._first, stop)}
+            released = {index: self._resident.pop(index) for index in self._ranges.upwards(self.first, stop)}
             self.resident_bytes -= sum(frame.size_bytes for frame in released.values())
             self._ranges.remove_below(stop)
             if len(released) > FEW:
@@ -189,7 +189,7 @@ class FrameTable(Records):
 
     def placed(self, index: int, slice_: SegmentSlice) -> None:
         """Its bytes are there on disk, too."""
-        if index >= self._first:
+        if index >= self.first:
             self.place(index, slice_.segment, slice_.offset)
 
     def left(self, index: int, frame: Frame) -> None:

@@ -127,62 +127,53 @@ class Request:
 class Reservation:
     """Bytes of one pool."""
 
-    __slots__ = ("_pool", "_size_bytes")
+    __slots__ = ("pool", "size_bytes")
 
     def __init__(self, pool: MemoryPool) -> None:
-        self._pool = pool
-        self._size_bytes = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    @property
-    def pool(self) -> MemoryPool:
-        """The pool, account or part that counts the bytes first."""
-        return self._pool
+        self.pool = pool
+        self.size_bytes = 0
 
     def grow(self, size_bytes: int) -> None:
         """Add bytes that exist already, whether they fit or not."""
-        self._pool._add(size_bytes)
-        self._size_bytes += size_bytes
+        self.pool._add(size_bytes)
+        self.size_bytes += size_bytes
 
     def try_grow(self, size_bytes: int, *, of_kept: float = 0.0) -> bool:
         """Add bytes if they fit and no request waits before; False changes nothing. ``of_kept``: see "Keeping"."""
-        if not self._pool._try_add(size_bytes, of_kept=of_kept):
+        if not self.pool._try_add(size_bytes, of_kept=of_kept):
             return False
-        self._size_bytes += size_bytes
+        self.size_bytes += size_bytes
         return True
 
     def shrink(self, size_bytes: int) -> None:
         """Give some of the bytes back. Raises ValueError, and changes nothing, if it holds fewer."""
-        if size_bytes > self._size_bytes:
-            raise ValueError(f"cannot shrink a reservation of {self._size_bytes} bytes by {size_bytes}")
-        self._size_bytes -= size_bytes
-        self._pool._lock.give_back(self._pool, size_bytes)
+        if size_bytes > self.size_bytes:
+            raise ValueError(f"cannot shrink a reservation of {self.size_bytes} bytes by {size_bytes}")
+        self.size_bytes -= size_bytes
+        self.pool._lock.give_back(self.pool, size_bytes)
 
     def split(self, size_bytes: int) -> Reservation:
         """Move some of the bytes to a reservation of their own; the pool sees no change. Raises as :meth:`shrink`."""
-        if size_bytes > self._size_bytes:
-            raise ValueError(f"cannot split {size_bytes} bytes off a reservation of {self._size_bytes}")
-        other = Reservation(self._pool)
-        self._size_bytes, other._size_bytes = self._size_bytes - size_bytes, size_bytes
+        if size_bytes > self.size_bytes:
+            raise ValueError(f"cannot split {size_bytes} bytes off a reservation of {self.size_bytes}")
+        other = Reservation(self.pool)
+        self.size_bytes, other.size_bytes = self.size_bytes - size_bytes, size_bytes
         return other
 
     def free(self) -> None:
         """Give all bytes back. Twice is fine."""
-        size_bytes, self._size_bytes = self._size_bytes, 0
+        size_bytes, self.size_bytes = self.size_bytes, 0
         if size_bytes:
-            self._pool._lock.give_back(self._pool, size_bytes)
+            self.pool._lock.give_back(self.pool, size_bytes)
 
     def __del__(self) -> None:
         # At the interpreter's end a half-built object may have lost its attributes.
-        if size_bytes := getattr(self, "_size_bytes", 0):
-            self._size_bytes = 0
-            self._pool._lock.give_back(self._pool, size_bytes)
+        if size_bytes := getattr(self, "size_bytes", 0):
+            self.size_bytes = 0
+            self.pool._lock.give_back(self.pool, size_bytes)
 
     def __repr__(self) -> str:
-        return f"<Reservation {self._size_bytes} bytes of {self._pool.name}>"
+        return f"<Reservation {self.size_bytes} bytes of {self.pool.name}>"
 
 
 class MemoryPool:
@@ -203,7 +194,7 @@ class MemoryPool:
         self._parent = _parent
         self._lock: ReturnLock = ReturnLock() if _parent is None else _parent._lock
         self.used_bytes = 0  # changed here only; an attribute, because each frame reads it several times
-        self._peak_bytes = 0
+        self.peak_bytes = 0
         self._mark_bytes = math.inf
         self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
@@ -211,9 +202,9 @@ class MemoryPool:
         self._accounts: list[MemoryPool] = []
         self.kept_parts: int | None = None  # see "Keeping"
         self.drop_spare: Callable[[], object] | None = None  # see ``accounts.reserve``
-        # A part's ``_whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself among
+        # A part's ``whole`` is the pool around all parts, which serves the queues of its ``_sharers``, itself among
         # them, in this order.
-        self._whole: MemoryPool = _parent._whole if _within and _parent is not None else self
+        self.whole: MemoryPool = _parent.whole if _within and _parent is not None else self
         self._sharers: list[MemoryPool] = [self]
         # This pool, the parts around it, and the pool around those.
         self._around: tuple[MemoryPool, ...] = (
@@ -232,12 +223,8 @@ class MemoryPool:
     def part(self, name: str, limit_bytes: int) -> MemoryPool:
         child = MemoryPool(limit_bytes, name, _parent=self, _within=True)
         self._accounts.append(child)
-        self._whole._sharers.append(child)
+        self.whole._sharers.append(child)
         return child
-
-    @property
-    def peak_bytes(self) -> int:
-        return self._peak_bytes
 
     @property
     def available_bytes(self) -> int | None:
@@ -253,14 +240,9 @@ class MemoryPool:
         return len(self._queue)
 
     @property
-    def whole(self) -> MemoryPool:
-        """Of a part the pool around all parts; else the pool itself."""
-        return self._whole
-
-    @property
     def has_requests(self) -> bool:
         """Whether a request waits in the queue of the pool around all parts, or of any part."""
-        return self._whole._requests > 0
+        return self.whole._requests > 0
 
     def lacks(self, held: MemoryPool) -> bool:
         """Whether the oldest request waits for bytes of this kind: ``held`` is the pool that is full, or in it."""
@@ -291,7 +273,7 @@ class MemoryPool:
         if not self._try_add(size_bytes):
             return None
         reservation = Reservation(self)
-        reservation._size_bytes = size_bytes
+        reservation.size_bytes = size_bytes
         return reservation
 
     def request(
@@ -304,8 +286,8 @@ class MemoryPool:
         request = Request(self, size_bytes, granted, fresh=fresh)
         with self._lock:
             self._queue.append(request)
-            self._whole._requests += 1
-        self._whole._serve()
+            self.whole._requests += 1
+        self.whole._serve()
         return request
 
     def exchange(self, release: Callable[[], object], size_bytes: int) -> Reservation | None:
@@ -336,8 +318,8 @@ class MemoryPool:
         pool: MemoryPool | None = self
         while pool is not None:
             pool.used_bytes += size_bytes
-            if pool.used_bytes > pool._peak_bytes:
-                pool._peak_bytes = pool.used_bytes
+            if pool.used_bytes > pool.peak_bytes:
+                pool.peak_bytes = pool.used_bytes
             if pool.used_bytes > pool._mark_bytes and pool._tell is not None:
                 pool._mark_bytes = math.inf
                 pool._tell()
@@ -352,7 +334,7 @@ class MemoryPool:
     def _try_add(self, size_bytes: int, *, of_kept: float = 0.0) -> bool:
         if size_bytes < 0:
             raise ValueError(f"cannot grow by {size_bytes} bytes")
-        limit_bytes, whole = self.limit_bytes or 0, self._whole
+        limit_bytes, whole = self.limit_bytes or 0, self.whole
         kept_bytes = int(limit_bytes // self.kept_parts * (1 - of_kept)) if self.kept_parts else 0
         with self._lock:
             waited = whole._requests and (self._queue or self._behind() or whole._next_queue() is not None)
@@ -366,14 +348,14 @@ class MemoryPool:
             if request.state == "waiting":
                 request.state = "cancelled"
                 self._queue.remove(request)
-                self._whole._requests -= 1
+                self.whole._requests -= 1
             request._granted = None
-        self._whole._serve()
+        self.whole._serve()
 
     def _serve_all(self) -> None:
         """After this pool got bytes back."""
-        if self._whole._requests:
-            self._whole._serve()
+        if self.whole._requests:
+            self.whole._serve()
 
     def _serve(self) -> None:
         granted: list[tuple[Callable[[Reservation], None] | None, Reservation]] = []
@@ -413,10 +395,10 @@ class MemoryPool:
         return any(pool._queue for pool in self._around[1:-1])
 
     def _next_end(self) -> int | None:
-        if self._whole is self:
+        if self.whole is self:
             return 0
         for end in (-1, 0) if self._newest_first else (0, -1):
-            if self._full_for(self._queue[end]) is self._whole:
+            if self._full_for(self._queue[end]) is self.whole:
                 return end
         return None
 
@@ -429,7 +411,7 @@ class MemoryPool:
             kept_bytes = 0 if fresh else limit_bytes // KEPT_FOR_FRESH
             if pool.used_bytes and not pool._fits_here(request.size_bytes + kept_bytes):
                 return pool
-        return self._whole
+        return self.whole
 
 
 class Tally(MemoryPool):
@@ -450,5 +432,5 @@ class Tally(MemoryPool):
             raise ValueError(f"{reservation!r} is none of {self._pool.name}")
         with self._lock:
             self.used_bytes += reservation.size_bytes
-            self._peak_bytes = max(self._peak_bytes, self.used_bytes)
-        reservation._pool = self
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        reservation.pool = self

@@ -135,18 +135,12 @@ Faults = Iterator[tuple[bool, str]]
 
 
 class Body:
-    """The base of dataclasses that are objects in JSON.
-
-    Args:
-        what: names the body in errors.
-        take_first, render_first: names of fields, if all are not parsed or rendered in the order of the class.
-    """
+    """The base of dataclasses that are objects in JSON. ``what`` names the body in errors."""
 
     what: ClassVar[str]
-    _first: ClassVar[tuple[list[str], list[str]]]
 
-    def __init_subclass__(cls, *, what: str = "", take_first: str = "", render_first: str = "") -> None:
-        cls.what, cls._first = what, (take_first.split(), render_first.split())
+    def __init_subclass__(cls, *, what: str = "") -> None:
+        cls.what = what
 
     @classmethod
     def of(cls, body: Mapping[str, Any], what: str | None = None) -> Self:
@@ -163,7 +157,7 @@ class Body:
         None. Raises InvalidRequest.
         """
         values = {}
-        for name, in_json, default in cls._orders()[0]:
+        for name, in_json, default in cls._in_json():
             value = in_json.take(members, in_json.key or name)
             if value is not None or default is MISSING:
                 values[name] = value
@@ -186,7 +180,7 @@ class Body:
 
     def to_json(self) -> Any:
         body: dict[str, Any] = {}
-        for name, in_json, default in self._orders()[1]:
+        for name, in_json, default in self._in_json():
             value = getattr(self, name)
             if not in_json.always and value == default:
                 continue
@@ -202,16 +196,16 @@ class Body:
 
     @classmethod
     @cache
-    def _orders(cls) -> list[list[tuple[str, InJson, Any]]]:
-        """The fields that JSON has, with their defaults, in the orders of parsing and rendering."""
+    def _in_json(cls) -> list[tuple[str, InJson, Any]]:
+        """The fields that JSON has, with their defaults."""
         # Annotations are evaluated in the class: a lambda there sees no names of the module.
         types = get_type_hints(cls, include_extras=True)
-        by_name = {}
+        listed = []
         for each in fields(cls):  # type: ignore[arg-type]  # bodies are dataclasses
             default = each.default if each.default_factory is MISSING else each.default_factory()
-            for in_json in getattr(types[each.name], "__metadata__", ()):
-                by_name[each.name] = (each.name, in_json, default)
-        return [[by_name[name] for name in dict.fromkeys((*first, *by_name))] for first in cls._first]
+            described = getattr(types[each.name], "__metadata__", ())
+            listed += [(each.name, in_json, default) for in_json in described]
+        return listed
 
 
 class Request(Body):

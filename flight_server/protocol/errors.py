@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any, ClassVar, Self
 
 from .shown_addresses import shown
@@ -66,6 +67,11 @@ class FlightShuffleError(Exception):
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        """The code is the class's name in small letters, unless it says another one."""
+        if "code" not in cls.__dict__:
+            cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
     def __init__(self, message: str, /, **detail: str | int | float | bool | None) -> None:
         message = _shortened(message)
         super().__init__(message)
@@ -102,170 +108,123 @@ class InvalidRequest(FlightShuffleError, ValueError):
     """The request can never succeed as it is."""
 
     status = "INVALID_ARGUMENT"
-    code = "invalid_request"
 
 
 class BadFrame(InvalidRequest):
     """A producer sent bytes that are not a frame of the dataset."""
 
-    code = "bad_frame"
-
 
 class AlreadyExists(InvalidRequest):
     """A put or create collides with an existing dataset or partition."""
 
-    code = "already_exists"
-
 
 class Conflict(InvalidRequest):
     """The verb does not fit its object's state."""
-
-    code = "conflict"
 
 
 class NotFound(FlightShuffleError, LookupError):
     """There is no such dataset or partition."""
 
     status = "NOT_FOUND"
-    code = "not_found"
 
 
 class StaleTicket(NotFound):
     """The ticket's generation is gone; ask for new tickets."""
 
-    code = "stale_ticket"
-
 
 class Released(NotFound):
     """The frames were released, as the dataset's retention declares."""
-
-    code = "released"
 
 
 class Compacted(NotFound):
     """A version can no longer be asked for: take a snapshot."""
 
-    code = "compacted"
-
 
 class ServerLost(NotFound):
     """The server that holds these frames has ended, or cannot be reached: what had no copy elsewhere is lost."""
-
-    code = "server_lost"
 
 
 class Unsupported(FlightShuffleError):
     """The server does not do this: Flight SQL, DoExchange, an unknown action."""
 
     status = "UNIMPLEMENTED"
-    code = "unsupported"
 
 
 class Unavailable(FlightShuffleError):
     """Not now: try again later, here or elsewhere."""
 
     status = "UNAVAILABLE"
-    code = "unavailable"
     retryable = True
 
 
 class OutOfBudget(Unavailable):
     """Memory and disk stayed full until the deadline."""
 
-    code = "out_of_budget"
-
 
 class Draining(Unavailable):
     """The server is going down."""
-
-    code = "draining"
 
 
 class ReaderTooSlow(Unavailable):
     """A stalled reader held bytes that other readers waited for. ``held``: counts them until its call has ended."""
 
-    code = "reader_too_slow"
     held: object = None
 
 
 class ReadTrouble(Unavailable):
     """The disk does not give a frame back now; the next read may get it."""
 
-    code = "read_trouble"
-
 
 class ProducerStalled(Unavailable):
     """A producer sent nothing until its put's deadline."""
-
-    code = "producer_stalled"
 
 
 class SourceUnavailable(Unavailable):
     """A dataset's source cannot be reached or read."""
 
-    code = "source_unavailable"
-
 
 class DamagedMessage(Unavailable):
     """A message of a put arrived damaged. Nothing of the put was kept."""
 
-    code = "damaged_message"
-
 
 class QuotaInUse(Unavailable):
     """The principal has as many running streams as it may."""
-
-    code = "quota_in_use"
 
 
 class Unauthenticated(FlightShuffleError):
     """No valid credentials."""
 
     status = "UNAUTHENTICATED"
-    code = "unauthenticated"
 
 
 class Forbidden(FlightShuffleError):
     """Valid credentials, but not for this."""
 
     status = "PERMISSION_DENIED"
-    code = "forbidden"
 
 
 class QuotaExceeded(Forbidden):
     """The principal has as much as it may, until it drops some of it."""
 
-    code = "quota_exceeded"
-
 
 class PartitionFailed(FlightShuffleError):
     """The partition cannot be read to its end, now or later."""
-
-    code = "partition_failed"
 
 
 class ProducerFailed(PartitionFailed):
     """The producer broke off, or its messages were refused."""
 
-    code = "producer_failed"
-
 
 class DatasetDropped(PartitionFailed):
     """The dataset was dropped, or its lease ended, while it was in use."""
-
-    code = "dataset_dropped"
 
 
 class CorruptFrame(PartitionFailed):
     """A frame or dictionary came back from disk with another checksum."""
 
-    code = "corrupt_frame"
-
 
 class DataQuarantined(PartitionFailed):
     """The dataset was damaged on disk and is kept aside."""
-
-    code = "data_quarantined"
 
 
 class InternalError(FlightShuffleError):

@@ -95,7 +95,7 @@ class WriteMode(StrEnum):
 
 
 @dataclass(frozen=True)
-class CreateRequest(Request, what="create", render_first="dataset kind partitions"):
+class CreateRequest(Request, what="create"):
     """Body of the action ``create``. ``schema`` is the IPC-encapsulated schema message in base64; None takes the first
     producer's. A ``shuffle`` is sealed when ``producers`` have committed. ``source`` names the data to pull, see
     ``kinds.source``. With ``mode`` the shuffle is staged, and ``write`` tells it from others of its name; nothing
@@ -159,18 +159,13 @@ class ServerPortion(Body, what="seal: a server"):
         locations: Any = self.locations
         wrong = not isinstance(locations, tuple) or not 0 < len(locations) <= MAX_LOCATIONS
         wrong = wrong or not all(isinstance(each, str) and each.startswith(_SCHEMES) for each in locations)
-        wrong = (
-            wrong or max(map(len, locations)) > _MAX_LOCATION_CHARACTERS or not _is_plain("".join(locations))
-        )
+        # A character is one byte, on the wire and in memory, as ``kept_bytes`` and the room of a FlightInfo count it.
+        plain = wrong or all(each.isascii() and each.isprintable() for each in locations)
+        wrong = wrong or max(map(len, locations)) > _MAX_LOCATION_CHARACTERS or not plain
         yield (
             wrong,
             f"{what}: 'locations' are 1 to {MAX_LOCATIONS} of {', '.join(_SCHEMES)}, not {str(locations)[:80]}",
         )
-
-
-def _is_plain(text: str) -> bool:
-    """A character is one byte, on the wire and in memory, as ``kept_bytes`` and the room of a FlightInfo count it."""
-    return text.isascii() and text.isprintable()
 
 
 def _server_portions(fields: Fields, key: str) -> tuple[ServerPortion, ...] | None:
@@ -188,8 +183,7 @@ def _server_portions(fields: Fields, key: str) -> tuple[ServerPortion, ...] | No
     return portions
 
 
-def _rendered(bodies: tuple[Body, ...]) -> list[Any]:
-    return [each.to_json() for each in bodies]
+_SERVERS = InJson(_server_portions, render=lambda portions: [each.to_json() for each in portions])
 
 
 @dataclass(frozen=True)
@@ -212,7 +206,10 @@ class SealRequest(Body, what="seal"):
     transaction: InTransaction = None
     partition_bytes: Annotated[int | None, integer(1, MAX_COUNT)] = None
     start: Annotated[str | None, parse_as(partial(check_attempt, what="seal: 'start'"))] = None
-    servers: Annotated[tuple[ServerPortion, ...] | None, InJson(_server_portions, render=_rendered)] = None
+    servers: Annotated[
+        tuple[ServerPortion, ...] | None,
+        _SERVERS,
+    ] = None
     offload: Annotated[str | None, parse_as(partial(check_prefix, what="seal: 'offload'"))] = None
     largest: Annotated[int | None, integer(1, MAX_PARTITIONS)] = None
 
@@ -261,7 +258,7 @@ class DatasetRequest(Body):
 
 
 @dataclass(frozen=True)
-class AcknowledgeRequest(Request, what=ACKNOWLEDGE, take_first="dataset generation partition frames"):
+class AcknowledgeRequest(Request, what=ACKNOWLEDGE):
     """Body of the action ``acknowledge``: ``reader`` has the frames that it last asked for, up to before number
     ``frames``; of a dataset over several servers those of the portion that its ``start`` names, as in the ticket.
 

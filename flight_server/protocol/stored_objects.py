@@ -68,17 +68,15 @@ def check_prefix(prefix: object, what: str) -> str:
     return place.rstrip("/") + options
 
 
-def is_below(prefix: str, allowed: str) -> bool:
-    """Whether a prefix is ``allowed``, or lies below it and has the same options; both as :func:`check_prefix` says."""
-    (place, options), (root, root_options) = _split(prefix), _split(allowed)
-    return options == root_options and f"{place}/".startswith(f"{root}/")
-
-
 def check_allowed(prefix: str, allowed: Iterable[str]) -> str:
-    """The first of the allowed prefixes that this one is below. Raises Forbidden: it is below none."""
+    """The first of the allowed prefixes that this one is, or lies below with the same options; all as
+    :func:`check_prefix` says. Raises Forbidden: there is none.
+    """
     allowed = list(allowed)
+    place, options = _split(prefix)
     for each in allowed:
-        if is_below(prefix, each):
+        root, root_options = _split(each)
+        if options == root_options and f"{place}/".startswith(f"{root}/"):
             return each
     may = ", ".join(map(shown, allowed)) or "nothing: it was started without --offload-to"
     raise Forbidden(f"nothing is offloaded to {shown(prefix)!r}: the server may write below {may}")

@@ -246,12 +246,7 @@ class PutCommand(Body, what="the command"):
 
 
 @dataclass(frozen=True)
-class Ticket(
-    Body,
-    what="the ticket",
-    take_first="dataset generation",
-    render_first="dataset generation partition from_ until",
-):
+class Ticket(Body, what="the ticket"):
     """The frames that a DoGet reads. ``generation`` None means the current one, ``partition`` None the only one.
     ``from_`` is the sequence number of the first wanted frame, ``until`` the one after the last, None for all that
     there are. ``reader`` is the name by which a reader resumes, see ``datasets.places``. ``versions`` is for a dataset

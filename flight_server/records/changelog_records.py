@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from flight_server.memory import MemoryPool, Reservation
+from flight_server.protocol import Kind
 
 from .database import Change, Database
 from .dataset_records import delete, insert_row
@@ -55,8 +56,6 @@ from .tables import (
 )
 from .transaction_records import Entry, forget_transactions, put_transactions, transactions_of
 from .trouble import DiskTrouble
-
-KIND = "changelog"
 
 
 class RecordGone(Exception):
@@ -210,7 +209,12 @@ class ChangelogRecords:
                 "lease_seconds": declared.lease_seconds,
             }
             self._row = insert_row(
-                connection, declared.dataset, declared.generation, KIND, facts, schema=declared.schema
+                connection,
+                declared.dataset,
+                declared.generation,
+                Kind.CHANGELOG.value,
+                facts,
+                schema=declared.schema,
             )
             CHANGELOG.put(connection, [(self._row, 0, 0, time, 0)])
 
@@ -402,7 +406,7 @@ class ChangelogRecords:
 
 def changelogs(connection: sqlite3.Connection) -> Iterator[StoredChangelog | tuple[int, Quarantined]]:
     """All changelogs; in the place of one that is damaged the id of its dataset's row, and what is wrong."""
-    for values in DATASET.scan(connection, "kind = ? ORDER BY id", (KIND,)):
+    for values in DATASET.scan(connection, "kind = ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
         columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
         row, name, generation, _, facts, schema = columns

@@ -58,7 +58,7 @@ from .sqlite_connections import (
     trouble_of,
 )
 from .trouble import DiskTrouble
-from .upkeep import Upkeep, log_bytes, size_bytes
+from .upkeep import Upkeep
 from .whole_database import DATABASE_NAME, WITNESS_NAME, check_whole, witness_transactions
 
 RETRY_SECONDS = 0.25
@@ -110,7 +110,7 @@ class Database:
         self._committing = 0  # calls of ``commit``
         self._returned = Changes()
         self._due: list[_Waiting] = []  # see ``eventually``
-        self._in_doubt = False
+        self.in_doubt = False
         self._reading = threading.Lock()
         refuse_special(self.path)
         refuse_special(directory / WITNESS_NAME)
@@ -129,7 +129,7 @@ class Database:
             os.close(self._witness)
             raise
         self._writer, self._reader = connections
-        self._upkeep = Upkeep(self.path, self._writer)
+        self._upkeep = Upkeep(self._writer)
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
 
@@ -190,16 +190,6 @@ class Database:
                     raise trouble_of(self.path, error) from error
                 raise
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of its files."""
-        return size_bytes(self.path) + log_bytes(self.path)
-
-    @property
-    def in_doubt(self) -> bool:
-        """Whether the log may have a refused transaction, which counts if the process ends now. From any thread."""
-        return self._in_doubt
-
     async def end(self) -> None:
         """Close it; return when each call of :meth:`commit` has returned, so when its ``then`` was called."""
         await asyncio.to_thread(self.close)
@@ -207,7 +197,7 @@ class Database:
             await self._returned.next()
 
     def close(self) -> None:
-        """Make what waits, copy the log into the database, end the threads. Twice is fine."""
+        """Make what waits, copy the log into the database, end the thread. Twice is fine."""
         with self._closing:
             if self._closed:
                 return
@@ -217,7 +207,6 @@ class Database:
         for waiting in self._due:
             waiting.answer(self._closed_trouble())
         self._due = []
-        self._upkeep.close()
         with self._reading:
             for connection in (self._reader, self._writer):
                 with suppress(sqlite3.Error):
@@ -240,7 +229,8 @@ class Database:
         group, ends = self._next_group()
         try:
             self._make([waiting for waiting in group if waiting.begin()])
-            self._upkeep.step(busy=ends or not self._waiting.empty())
+            if not ends and self._waiting.empty():
+                self._upkeep.cut_off()
         except BaseException as bug:  # noqa: BLE001  # the thread must go on
             _log.error("records_writer_failed", exc_info=bug)
             roll_back(self._writer)
@@ -254,7 +244,7 @@ class Database:
         if self._upkeep.cuts:
             timeout_seconds: float | None = 0.0
         else:
-            pending = self._in_doubt or self._due or self._upkeep.is_due
+            pending = self.in_doubt or self._due or self._upkeep.is_due
             timeout_seconds = RETRY_SECONDS if pending else None
         group: list[_Waiting] = []
         with suppress(Empty):
@@ -271,7 +261,7 @@ class Database:
         """Make what is due and these changes, and answer them."""
         self._due += [waiting for waiting in group if waiting.eventual]
         group = [waiting for waiting in group if not waiting.eventual]
-        if not (group or self._due or self._in_doubt):
+        if not (group or self._due or self.in_doubt):
             return
         trouble = self._transaction(group)
         if trouble is None:
@@ -286,7 +276,7 @@ class Database:
                 for waiting in group
                 if (trouble := self._transaction([waiting])) is not None
             ]
-        if self._in_doubt:
+        if self.in_doubt:
             self._transaction([])
         for waiting, trouble in refused:
             waiting.answer(DiskTrouble(str(trouble), full=trouble.full))
@@ -306,27 +296,23 @@ class Database:
             try:
                 writer.execute("COMMIT")
             except sqlite3.Error as error:
-                self._in_doubt |= error_code(error) not in _NOT_WRITTEN
+                self.in_doubt |= error_code(error) not in _NOT_WRITTEN
                 raise
         except (sqlite3.Error, OSError, MemoryError) as error:
             roll_back(self._writer)
             return trouble_of(self.path, error)
-        self._in_doubt = False
+        self.in_doubt = False
         self._due = []
         self._upkeep.changed(len(group))
         with suppress(OSError):
             witness_transactions(self._witness, commits)
-        lost = self._lost()
-        for waiting in group:
-            waiting.answer(lost and DiskTrouble(str(lost), full=False))
-        return None
-
-    def _lost(self) -> DiskTrouble | None:
-        """Why a committed transaction does not count, if it does not."""
+        lost: DiskTrouble | None = None
         try:
             self._after_commit()
         except OSError as error:
-            return trouble_of(self.path, error)
+            lost = trouble_of(self.path, error)
+        for waiting in group:
+            waiting.answer(lost and DiskTrouble(str(lost), full=False))
         return None
 
 

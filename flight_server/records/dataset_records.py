@@ -16,8 +16,6 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from flight_server.protocol import FlightShuffleError, Kind, Retention, check_dataset_name
@@ -229,7 +227,6 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
     """All datasets that have a name and are no changelogs, each with its id; what is wrong with a damaged one, whose
     name and generation may be, too.
     """
-    files, partitions = _Children(connection, FILE), _Children(connection, PARTITION)
     for values in DATASET.scan(connection, "kind <> ? ORDER BY id", (Kind.CHANGELOG.value,)):
         damaged = values if isinstance(values, DamagedRow) else None
         columns: Sequence[Any] = values.values if isinstance(values, DamagedRow) else values
@@ -246,8 +243,8 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
                 kind,
                 facts,
                 schema,
-                [FileRecord(*rest) for _, _, *rest in files.of(row)],
-                [PartitionRecord(*rest) for _, *rest in partitions.of(row)],
+                [FileRecord(*rest) for _, _, *rest in _whole(connection, FILE, row)],
+                [PartitionRecord(*rest) for _, *rest in _whole(connection, PARTITION, row)],
                 *(transactions_of(connection, row) if facts.transactions else ({}, [])),
             )
             record.check()
@@ -257,18 +254,7 @@ def datasets(connection: sqlite3.Connection) -> Iterator[tuple[int, DatasetRecor
             yield row, record
 
 
-class _Children:
-    """The whole rows of a table, by their dataset; asked for in the order of these."""
-
-    def __init__(self, connection: sqlite3.Connection, table: RecordTable) -> None:
-        rows = table.scan(connection, "1 ORDER BY dataset, number")
-        whole = (row for row in rows if not isinstance(row, DamagedRow))
-        self._groups = groupby(whole, key=itemgetter(0))
-        self._next = next(self._groups, None)
-
-    def of(self, dataset: int) -> list[tuple[Any, ...]]:
-        while self._next is not None and self._next[0] < dataset:
-            self._next = next(self._groups, None)
-        if self._next is None or self._next[0] != dataset:
-            return []
-        return list(self._next[1])
+def _whole(connection: sqlite3.Connection, table: RecordTable, dataset: int) -> list[tuple[Any, ...]]:
+    """The rows of a dataset that are not damaged."""
+    rows = table.scan(connection, "dataset = ? ORDER BY number", (dataset,))
+    return [row for row in rows if not isinstance(row, DamagedRow)]

@@ -19,9 +19,8 @@ Behind
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,9 @@ from .sqlite_connections import (
 from .tables import DATASET, FILE, OF_DATASETS, QUARANTINE, RUN, DamagedRow, RecordTable
 from .whole_database import DATABASE_NAME
 
-Unnamed = Callable[[set[str]], Mapping[tuple[str, str], list[str]]]
-
-
-@dataclass(frozen=True)
-class _Lost:
-    """A dataset that was not copied, as far as its rows can be read: ``dataset`` and ``generation`` may be wrong."""
-
-    dataset: str
-    generation: str
-    files: list[str]
+Files = dict[tuple[str, str], list[str]]
+"""By dataset and generation."""
+Unnamed = Callable[[set[str]], Files]
 
 
 def renew(old: Path, new: Path, damage: DamagedDatabase, unnamed: Unnamed) -> list[Quarantined]:
@@ -63,9 +55,9 @@ def renew(old: Path, new: Path, damage: DamagedDatabase, unnamed: Unnamed) -> li
         make_tables(connection)
         connection.execute("BEGIN IMMEDIATE")
         path = old / DATABASE_NAME
-        lost = _copy(path, connection) if path.exists() else []
+        lost = _copy(path, connection) if path.exists() else {}
         kept_aside = {file for entry in quarantined(connection) for file in entry.files}
-        files = dict(unnamed(named_files(connection) | kept_aside))
+        files = unnamed(named_files(connection) | kept_aside)
         entries = list(_entries_of_copied(connection, files, damage))
         known = {entry.key for entry in entries}
         known |= set(connection.execute("SELECT name, generation FROM dataset"))
@@ -75,18 +67,15 @@ def renew(old: Path, new: Path, damage: DamagedDatabase, unnamed: Unnamed) -> li
     return entries
 
 
-def _entries_of_lost(
-    lost: list[_Lost], unnamed: Mapping[tuple[str, str], list[str]], damage: DamagedDatabase
-) -> Iterator[Quarantined]:
-    damaged = {(each.dataset, each.generation): each.files for each in lost}
-    for key in sorted(damaged.keys() | unnamed.keys()):
-        reason = "a row of it is damaged, or missing" if key in damaged else "no row of it is left"
-        files = sorted({*damaged.get(key, ()), *unnamed.get(key, ())})
+def _entries_of_lost(lost: Files, unnamed: Files, damage: DamagedDatabase) -> Iterator[Quarantined]:
+    for key in sorted(lost.keys() | unnamed.keys()):
+        reason = "a row of it is damaged, or missing" if key in lost else "no row of it is left"
+        files = sorted({*lost.get(key, ()), *unnamed.get(key, ())})
         yield Quarantined.now(*key, f"{reason}: the records were damaged ({damage})", files)
 
 
 def _entries_of_copied(
-    connection: sqlite3.Connection, unnamed: Mapping[tuple[str, str], list[str]], damage: DamagedDatabase
+    connection: sqlite3.Connection, unnamed: Files, damage: DamagedDatabase
 ) -> Iterator[Quarantined]:
     """The entries of those that are not served as before; the rows of those that are not served are deleted."""
     if not damage.behind:
@@ -108,11 +97,11 @@ def _entries_of_copied(
             yield Quarantined.now(name, generation, reason, files, served=True)
 
 
-def _copy(path: Path, new: sqlite3.Connection) -> list[_Lost]:
-    """Copy what is whole of the database; what is not. Raises sqlite3.Error of the new database, and of the old one
-    what proves no damage.
+def _copy(path: Path, new: sqlite3.Connection) -> Files:
+    """Copy what is whole of the database; the files of what is not, as far as its rows can be read. Raises
+    sqlite3.Error of the new database, and of the old one what proves no damage.
     """
-    lost: list[_Lost] = []
+    lost: Files = {}
     with _damage_ends(), closing(read_only(path)) as old:
         for row in _rows_of_datasets(old):
             new.execute("SAVEPOINT dataset")
@@ -124,7 +113,7 @@ def _copy(path: Path, new: sqlite3.Connection) -> list[_Lost]:
                 if isinstance(error, sqlite3.Error) and refuses(error) and not is_damage(error):
                     raise
                 new.execute("ROLLBACK TO dataset")
-                lost.append(_lost(old, row))
+                lost.setdefault(_key_of(old, row), []).extend(files_of(old, row))
             new.execute("RELEASE dataset")
         with _damage_ends():
             entries = QUARANTINE.scan(old)
@@ -148,12 +137,12 @@ def _rows_of_datasets(old: sqlite3.Connection) -> Iterator[int]:
             yield from _column(old, DATASET, "id", "id = ?", row)
 
 
-def _lost(old: sqlite3.Connection, row: int) -> _Lost:
-    names: list[Any] = []
+def _key_of(old: sqlite3.Connection, row: int) -> tuple[str, str]:
+    """The dataset's name and generation, which may be wrong; empty if they cannot be read."""
     with _damage_ends():
-        names += old.execute("SELECT name, generation FROM dataset WHERE id = ?", (row,)).fetchall()
-    dataset, generation = map(str, names[0] if names else ("", ""))
-    return _Lost(dataset, generation, files_of(old, row))
+        for name, generation in old.execute("SELECT name, generation FROM dataset WHERE id = ?", (row,)):
+            return str(name), str(generation)
+    return "", ""
 
 
 def files_of(connection: sqlite3.Connection, row: int) -> list[str]:

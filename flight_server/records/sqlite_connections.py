@@ -19,7 +19,9 @@ from .tables import FORMAT, TABLES
 from .trouble import DiskTrouble, trouble_with
 
 LOG_BYTES = 4 << 20
-"""A longer log is copied into the database, and cut to this length."""
+"""A longer log is copied into the database, by SQLite behind a commit, and cut to this length when it is begun anew. A
+process that reads the database for long keeps the log growing."""
+_PAGE_BYTES = 4096
 BUSY_SECONDS = 2.0
 """So long a transaction waits for another process that has locked the database."""
 _CACHE_KIB = 1024
@@ -67,7 +69,7 @@ def connected(path: Path) -> sqlite3.Connection:
                 raise OSError(f"{path}: its file system allows no write-ahead log of SQLite")
             for pragma in (
                 "synchronous = FULL",
-                "wal_autocheckpoint = 0",
+                f"wal_autocheckpoint = {LOG_BYTES // _PAGE_BYTES}",
                 f"journal_size_limit = {LOG_BYTES}",
                 f"cache_size = -{_CACHE_KIB}",
                 "temp_store = MEMORY",

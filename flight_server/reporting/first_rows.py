@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -108,7 +108,8 @@ async def _read(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str, sample:
     if versions is not None:
         versions.check()
         sample.begin(versions.schema_header())
-        messages = _of_versions(versions.bursts(Reader(dataset.name, 0, peer)))
+        bursts = versions.bursts(Reader(dataset.name, 0, peer))
+        messages = _of(bursts, lambda burst, each: (each.flight_data(), burst.room))
         index = 0
     else:
         partition = await _first_filled(dataset)
@@ -118,7 +119,8 @@ async def _read(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str, sample:
         sample.begin(dataset.schema.header)
         index, start = partition.index, partition.first_left
         frames = FrameRange(start, start + min(MAX_ROWS, partition.frames_left))
-        messages = _of_frames(reads.read(dataset, Reader(dataset.name, index, peer), frames))
+        reading = reads.read(dataset, Reader(dataset.name, index, peer), frames)
+        messages = _of(reading, lambda _, each: (each.data, each.room))
     async with aclosing(messages):
         async for message, room in messages:
             # The thread has the room, too: it may outlast a call that was cancelled.
@@ -127,18 +129,14 @@ async def _read(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str, sample:
     return index
 
 
-async def _of_versions(bursts: AsyncGenerator[Any, None]) -> AsyncGenerator[_Message, None]:
+async def _of(
+    bursts: AsyncGenerator[Any, None], message_of: Callable[[Any, Any], _Message]
+) -> AsyncGenerator[_Message, None]:
+    """``message_of``: a burst, and each that is in it."""
     async with aclosing(bursts):
         async for burst in bursts:
-            for message in burst:
-                yield message.flight_data(), burst.room
-
-
-async def _of_frames(bursts: AsyncGenerator[Any, None]) -> AsyncGenerator[_Message, None]:
-    async with aclosing(bursts):
-        async for burst in bursts:
-            for outgoing in burst:
-                yield outgoing.data, outgoing.room
+            for each in burst:
+                yield message_of(burst, each)
 
 
 async def _first_filled(dataset: Dataset) -> Partition | None:

@@ -41,14 +41,9 @@ class StoredObject:
         self._root = root
         self._index = ObjectIndex(dataset, generation, start, Piece(0, 0), {})
         self._stream: Any = None
-        self._size_bytes = self._flushed_bytes = 0
+        self.size_bytes = self._flushed_bytes = 0
         self._pieces: list[Piece] = []  # of the present partition, which began at ``_offset``
         self._offset = self._piece_start = self._piece_crc32c = 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Written so far."""
-        return self._size_bytes
 
     def begin(self, schema_header: bytes) -> None:
         """Make the folder and write the schema. Raises OSError: also if a local ``root`` is not there, as where shared
@@ -65,8 +60,8 @@ class StoredObject:
             folder.mkdir(parents=True, exist_ok=True)
         self._stream = files.open_output_stream(path)
         self._put(encapsulate(schema_header))
-        self._index = self._index._replace(schema=Piece(self._size_bytes, self._piece_crc32c))
-        self._offset, self._piece_start, self._piece_crc32c = self._size_bytes, self._size_bytes, 0
+        self._index = self._index._replace(schema=Piece(self.size_bytes, self._piece_crc32c))
+        self._offset, self._piece_start, self._piece_crc32c = self.size_bytes, self.size_bytes, 0
 
     def write(self, messages: Iterable[bytes]) -> None:
         """Append FlightData messages of one partition."""
@@ -81,19 +76,19 @@ class StoredObject:
                 self._put(parts.body)
                 small.clear()
         self._put(b"".join(small))
-        if self._size_bytes - self._piece_start >= PIECE_BYTES:
+        if self.size_bytes - self._piece_start >= PIECE_BYTES:
             self._end_piece()
-        if self._size_bytes - self._flushed_bytes >= _FLUSH_BYTES:
-            self._flushed_bytes = self._size_bytes
+        if self.size_bytes - self._flushed_bytes >= _FLUSH_BYTES:
+            self._flushed_bytes = self.size_bytes
             self._stream.flush()
 
     def end_partition(self, number: int, rows: int, frames: int, checksum: int) -> None:
         """All frames of a partition were written; its totals."""
-        if self._size_bytes > self._piece_start:
+        if self.size_bytes > self._piece_start:
             self._end_piece()
         pieces = tuple(self._pieces)
         self._index.partitions[number] = StoredPartition(number, rows, frames, checksum, self._offset, pieces)
-        self._offset = self._size_bytes
+        self._offset = self.size_bytes
         self._pieces.clear()
 
     def finish(self) -> None:
@@ -125,12 +120,12 @@ class StoredObject:
 
     def _put(self, data: bytes | memoryview) -> None:
         self._stream.write(data)
-        self._size_bytes += len(data)
+        self.size_bytes += len(data)
         self._piece_crc32c = crc32c(data, self._piece_crc32c)
 
     def _end_piece(self) -> None:
-        self._pieces.append(Piece(self._size_bytes, self._piece_crc32c))
-        self._piece_start, self._piece_crc32c = self._size_bytes, 0
+        self._pieces.append(Piece(self.size_bytes, self._piece_crc32c))
+        self._piece_start, self._piece_crc32c = self.size_bytes, 0
 
 
 def _store_of(address: str) -> tuple[Any, str]:

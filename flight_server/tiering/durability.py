@@ -247,7 +247,7 @@ class _Seal:
                     frame.place(slice_)
         for index in partition.suspects():
             if index >= partition.table.first:  # otherwise it was released meanwhile
-                frame = partition.frame(index)
+                frame = partition.table.item(index)
                 frame.place(await self._copy(partition, frame))
 
     async def _copy(self, partition: Partition, message: Message) -> SegmentSlice:

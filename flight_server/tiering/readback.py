@@ -34,6 +34,7 @@ from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from typing import Any
 
 import structlog
 
@@ -63,6 +64,10 @@ class Reader:
     peer: str
     pace: Pace = field(default_factory=Pace, compare=False)
     name: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"dataset": self.dataset, "partition": self.partition, "peer": self.peer}
 
 
 class ReadBack:
@@ -224,20 +229,11 @@ class ReadBack:
         )
 
     def _wait(self, what: str) -> AbstractContextManager[None]:
-        who = self._reader
-        return self._waits.enter(what, dataset=who.dataset, partition=who.partition, peer=who.peer)
+        return self._waits.enter(what, **self._reader.facts)
 
     async def _reserve(self, size_bytes: int) -> Reservation:
-        who = self._reader
-        return await reserve(
-            self._sends,
-            size_bytes,
-            self._waits,
-            dataset=who.dataset,
-            partition=who.partition,
-            peer=who.peer,
-            fresh=not self._has_stalled,
-        )
+        fresh = not self._has_stalled
+        return await reserve(self._sends, size_bytes, self._waits, **self._reader.facts, fresh=fresh)
 
     def _burst_from(self, frame: Message | None, reservation: Reservation | None) -> _Burst:
         """The messages to read together: ``frame``, and those of the next ``BURST_FRAMES`` that follow it on disk."""

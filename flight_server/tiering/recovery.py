@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import structlog
 
-from flight_server.datasets import Catalogue, Dataset, Totals, Transactions
+from flight_server.datasets import Catalogue, Dataset, OnDisk, Totals, Transactions
 from flight_server.frames import (
     NO_DICTIONARIES,
     DictionaryMessage,
@@ -134,7 +134,7 @@ def _restore(catalogue: Catalogue, row: int, record: DatasetRecord) -> None:
     facts = record.facts
     schema = None if record.schema is None else _schema(record.schema)
     files = list(_files(catalogue, record))
-    on_disk = catalogue.on_disk()
+    on_disk = OnDisk(catalogue.records)
     on_disk.recovered = True
     noted = (each.key for each in catalogue.disk.quarantine.entries)
     on_disk.damaged = (record.name, record.generation) in noted

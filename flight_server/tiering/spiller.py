@@ -89,18 +89,16 @@ class Spiller:
         while True:
             await self._poked.wait()
             self._poked.clear()
-            while (excess_bytes := self._excess_bytes()) > 0:
+            frames = self._frames
+            while (excess_bytes := frames.used_bytes + frames.wanted_bytes - self._high_bytes) > 0:
                 if await self._moved(min(excess_bytes, SPILL_BATCH_BYTES)):
                     look_seconds = _FIRST_LOOK_SECONDS
                     continue
                 # Readers hold the frames in RAM, or the disk refuses.
                 await asyncio.sleep(RETRY_SECONDS if self.trouble else look_seconds)
                 look_seconds = min(2 * look_seconds, RETRY_SECONDS)
-                if not self._frames.wanted_bytes:
+                if not frames.wanted_bytes:
                     break
-
-    def _excess_bytes(self) -> int:
-        return self._frames.used_bytes + self._frames.wanted_bytes - self._high_bytes
 
     async def _moved(self, size_bytes: int) -> bool:
         """Move about ``size_bytes``; False if a second try at once is useless."""

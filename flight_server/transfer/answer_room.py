@@ -50,7 +50,7 @@ class AnswerRoom:
     ) -> None:
         self.pool = budget.answers
         self._waits = waits
-        self._delivery = delivery
+        self.delivery = delivery
         self._deadline_seconds = deadline_seconds
 
     async def room(self, size_bytes: int, reader: Reader) -> Reservation | None:
@@ -92,14 +92,4 @@ class AnswerRoom:
             ReaderTooSlow: see :meth:`Delivery.deliver`.
         """
         data, room = await self.made(answer, reader)
-        await self._delivery.deliver(write, data, reader, room=room)
-
-    async def write(
-        self,
-        write: Callable[[bytes], Awaitable[None]],
-        data: bytes,
-        reader: Reader,
-        room: Reservation | None,
-    ) -> None:
-        """Write an answer that has room. Raises as :meth:`Delivery.deliver`."""
-        await self._delivery.deliver(write, data, reader, room=room)
+        await self.delivery.deliver(write, data, reader, room=room)

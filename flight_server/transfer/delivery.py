@@ -108,12 +108,7 @@ class Delivery:
         listed = Write(asyncio.get_running_loop().time(), reader, room, shared, partition)
         try:
             async with asyncio.timeout(None) as timeout:
-                with (
-                    self._listed(timeout, listed),
-                    self._waits.enter(
-                        "reader", dataset=reader.dataset, partition=reader.partition, peer=reader.peer
-                    ),
-                ):
+                with self._listed(timeout, listed), self._waits.enter("reader", **reader.facts):
                     await write(data)
         except TimeoutError:
             if partition is not None:

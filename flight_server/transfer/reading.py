@@ -160,13 +160,7 @@ class Reads:
             return dataset.schema
         seconds = self._schema_seconds
         try:
-            with self._waits.enter(
-                "producer",
-                dataset=reader.dataset,
-                partition=reader.partition,
-                peer=reader.peer,
-                deadline_seconds=seconds,
-            ):
+            with self._waits.enter("producer", **reader.facts, deadline_seconds=seconds):
                 async with asyncio.timeout(seconds):
                     return await dataset.described()
         except TimeoutError:
@@ -196,7 +190,7 @@ class Reads:
             FlightShuffleError: the partition failed or was dropped.
         """
         partition = dataset.partition(reader.partition)
-        dataset.want(reader.partition)
+        dataset.attached.want(dataset, reader.partition)
         await self.loading.load(dataset, partition)
         if partition.state is PartitionState.SEALED:
             frame_range.check(partition)
@@ -234,12 +228,8 @@ class Reads:
                             frame_range.check(partition)
                         return
                     else:
-                        with self._waits.enter(
-                            "source" if dataset.attached.pulled else "producer",
-                            dataset=reader.dataset,
-                            partition=reader.partition,
-                            peer=reader.peer,
-                        ):
+                        awaited = "source" if dataset.attached.pulled else "producer"
+                        with self._waits.enter(awaited, **reader.facts):
                             await subscription.wait()
             except Gone as gone:
                 raise partition.released(gone) from None

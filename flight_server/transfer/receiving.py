@@ -229,7 +229,6 @@ class _Put:
         self._peer = producer.peer
         self._answers = answers
         self._decoder = receiver.decoder()
-        self._command: PutCommand | None = None
         self._sink: Sink | None = None
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
         self._dictionaries = DictionaryRooms()  # of a BatchSink
@@ -239,8 +238,14 @@ class _Put:
         self._schema_room: Reservation | None = None
         receiver.counters.puts += 1
 
+    @property
+    def _command(self) -> PutCommand:
+        """What the first message has said."""
+        assert self._producer.command is not None
+        return self._producer.command
+
     async def take(self, message: bytes) -> None:
-        if self._command is None:
+        if self._producer.command is None:
             self._check_first(message)
             descriptor = bytes(locate(message).descriptor)
             if not descriptor:
@@ -248,7 +253,7 @@ class _Put:
             check_size(len(descriptor), f"the descriptor of a put from {self._peer}")
             command = parse_descriptor(descriptor)
             self._producer.caller.check(command.dataset)
-            self._command = self._producer.command = command
+            self._producer.command = command
         try:
             inspect, large = self._decoder.inspect, self._decoder.has_large_header(message)
             inspected = await asyncio.to_thread(inspect, message) if large else inspect(message)
@@ -259,7 +264,7 @@ class _Put:
         except (BadFrame, DamagedMessage) as bad:
             kind = type(bad) if self._is_whole(message) else DamagedMessage
             raise kind(
-                f"{self._where()}: {bad.message}",
+                f"{self._producer}: {bad.message}",
                 **bad.detail,
                 dataset=self._command.dataset,
                 producer=self._command.producer,
@@ -293,15 +298,13 @@ class _Put:
 
     def _begin_again(self, sink: Sink) -> None:
         """Let a batch follow a commit."""
-        assert self._command is not None
         if not isinstance(sink, BatchSink) or self._command.transaction is not None:
-            raise Conflict(f"{self._where()}: a batch came after the commit", dataset=self._command.dataset)
+            raise Conflict(f"{self._producer}: a batch came after the commit", dataset=self._command.dataset)
         self._catalogue.check_open()
         sink.begin()
         self._commit_seen = False
 
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
-        assert self._command is not None
         dictionaries = self._dictionaries.decoded()
         await sink.add(batch, await self._admit(sink.dataset, size_bytes), dictionaries)
         self._producer.rows += batch.num_rows
@@ -313,7 +316,6 @@ class _Put:
         """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop,
         QuotaExceeded.
         """
-        assert self._command is not None
         partition, owner = self._command.partition, dataset.owner
         if owner is None and (at_once := self._admission.admit_nowait(size_bytes)) is not None:
             if dataset.dropped:
@@ -332,7 +334,6 @@ class _Put:
 
     async def _decode(self, inspected: Inspected, size_bytes: int) -> Accepted:
         """Decode a costly message in a thread, any other one in the loop. Cancelling is safe."""
-        assert self._command is not None
         if inspected.kind is MessageKind.SCHEMA and self._schema_room is None:
             # The decoder holds the schema as Arrow's object until the put ends.
             measure = self._decoder.measure
@@ -352,12 +353,12 @@ class _Put:
         if not self._commit_seen:
             await self._answers.confirm_end()
         self._decoder.end()
-        if self._command is None:
+        if self._producer.command is None:
             raise InvalidRequest(
                 "the put ended before its first message, which carries descriptor and schema"
             )
         if self._sink is None:
-            raise InvalidRequest(f"{self._where()}: the put ended before its schema")
+            raise InvalidRequest(f"{self._producer}: the put ended before its schema")
         self._compare(self._answers.checksum, self._running_crc32c)
         last = await self._sink.end()
         if last is not None:
@@ -365,20 +366,17 @@ class _Put:
 
     def abort(self, error: FlightShuffleError | None) -> None:
         self._decoder.end()
-        if self._sink is None or self._command is None:
+        if self._sink is None:
             return
         reason = error.message if error is not None else "its producer broke off"
         self._sink.abort(
             ProducerFailed(
-                f"{self._where()} failed: {reason}. Nothing of it was kept; write it again",
+                f"{self._producer} failed: {reason}. Nothing of it was kept; write it again",
                 dataset=self._command.dataset,
                 partition=self._command.partition or 0,
                 producer=self._command.producer,
             )
         )
-
-    def _where(self) -> str:
-        return str(self._producer)
 
     def _open(self, command: PutCommand, schema: SchemaMessage) -> Sink:
         self._catalogue.check_open()
@@ -412,14 +410,13 @@ class _Put:
         """Return if all messages so far are those that the client sent."""
         if declared is not None and declared != arrived:
             raise DamagedMessage(
-                f"{self._where()}: what arrived has checksum {arrived:08x}, and {declared:08x} was sent; nothing of it "
-                "was kept, write it again",
-                dataset=self._command.dataset if self._command is not None else None,
-                producer=self._command.producer if self._command is not None else None,
+                f"{self._producer}: what arrived has checksum {arrived:08x}, and {declared:08x} was sent; nothing of "
+                "it was kept, write it again",
+                dataset=self._command.dataset,
+                producer=self._command.producer,
             )
 
     def _echo_later(self, accepted: Accepted) -> None:
-        assert self._command is not None
         if self._command.attempt is None and accepted.kind is not MessageKind.DICTIONARY:
             self.unanswered = accepted.metadata
 
@@ -428,24 +425,22 @@ class _Put:
         Raises OutOfBudget: a large one found no room until the deadline.
         """
         metadata, self.unanswered = self.unanswered, b""
-        assert self._command is not None
         reader = Reader(self._command.dataset, self._command.partition or 0, self._peer)
         room = await self._receiver.answer_room.room(len(metadata), reader)
         self._answers.put(bytes(metadata), room)
 
     async def _metadata_only(self, accepted: Accepted, before: int) -> None:
-        assert self._command is not None
         metadata = bytes(accepted.metadata)
-        check_size(len(metadata), f"{self._where()}: a message without a batch")
+        check_size(len(metadata), f"{self._producer}: a message without a batch")
         if self._sink is not None and self._command.attempt is not None:
             if self._commit_seen:
-                raise Conflict(f"{self._where()}: a second commit came", dataset=self._command.dataset)
+                raise Conflict(f"{self._producer}: a second commit came", dataset=self._command.dataset)
             self._commit_seen = True
             try:
                 totals = Commit.parse(metadata)
             except InvalidRequest as bad:
                 raise InvalidRequest(
-                    f"{self._where()}: {bad.message}", dataset=self._command.dataset
+                    f"{self._producer}: {bad.message}", dataset=self._command.dataset
                 ) from None
             self._compare(totals.crc32c, before)
             self._answers.put(dump_json(await self._sink.commit(totals)))

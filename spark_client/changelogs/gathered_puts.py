@@ -61,6 +61,7 @@ class _Added(NamedTuple):
     size_bytes: int
     version: Future[int]
     kind: GatheredKind
+    added_seconds: float
 
 
 MOST_SECONDS = 60.0
@@ -154,7 +155,9 @@ class GatheringWriter(Closable):
 
     def _add(self, data: Any, kind: GatheredKind) -> Future[int]:
         batches = kind.prepared(data)
-        added = _Added(batches, sum([_size_bytes(batch) for batch in batches]), Future(), kind)
+        added = _Added(
+            batches, sum([_size_bytes(batch) for batch in batches]), Future(), kind, time.monotonic()
+        )
         with self._changed:
             most_bytes = self._limit_bytes - added.size_bytes
             while not self._closed and self._held_bytes and self._held_bytes > most_bytes:
@@ -204,7 +207,8 @@ class GatheringWriter(Closable):
             self._rest()
         with self._changed:
             self._changed.wait_for(self._has_work)
-            until = time.monotonic() + self._linger_seconds
+            begun_seconds = self._waiting[0].added_seconds if self._waiting else 0.0
+            until = begun_seconds + self._linger_seconds
             while not self._closed and self._waiting_bytes < PUT_BYTES and not self._is_mixed():
                 if (left_seconds := until - time.monotonic()) <= 0:
                     break

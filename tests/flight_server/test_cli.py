@@ -44,8 +44,9 @@ def run(*arguments: str, **environment: str) -> Result:
 def serve_in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Start a real server that is expected to end by itself."""
     return subprocess.run(
-        [*COMMAND, *arguments],
+        [*COMMAND, "--port", "0", "--http-port", "-1", *arguments],
         cwd=ROOT,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,
@@ -111,7 +112,7 @@ def test_a_signal_at_any_moment_ends_it_cleanly(
 def test_a_taken_port_is_an_error_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = serve_in_vain("--port", str(port), "--http-port", "-1")
+        ended = serve_in_vain("--port", str(port))
     assert ended.returncode == 1
     assert ended.stdout == ""
     assert ended.stderr == (
@@ -136,6 +137,8 @@ def test_a_taken_port_is_an_error_at_once() -> None:
         (["--data-dir", ""], ["--data-dir", "an empty text is no path"]),
         (["--source-roots", ""], ["--source-roots", "an empty text is no path"]),
         (["--tls-cert", "cert.pem"], ["--tls-cert and --tls-key go together"]),
+        (["--tls-key", "key.pem"], ["--tls-cert and --tls-key go together"]),
+        (["--tls-client-ca", "ca.pem"], ["--tls-client-ca goes with --tls-cert and --tls-key"]),
         (
             ["--tls-cert", "/nowhere/a.pem", "--tls-key", "/nowhere/b.pem"],
             ["--tls-cert: /nowhere/a.pem cannot be read: No such file or directory"],
@@ -208,7 +211,7 @@ def test_a_client_ca_without_certificates_is_refused(tmp_path: Path) -> None:
 
 def test_a_data_directory_that_cannot_be_one_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ended = serve_in_vain("--data-dir", str(tmp_path / "file"), "--port", "0", "--http-port", "-1")
+    ended = serve_in_vain("--data-dir", str(tmp_path / "file"))
     assert ended.returncode == 2
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("flight-server: --data-dir: the data directory ")

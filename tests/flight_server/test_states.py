@@ -9,7 +9,6 @@ import pytest
 
 from flight_server.datasets import attempts, lifetime, partition
 from flight_server.kinds.changelog import changelog
-from flight_server.kinds.source import pulls
 from flight_server.protocol import transitions
 from spark_client.servers import dataset_machine, server_table
 
@@ -19,7 +18,6 @@ TABLES = {
     dataset_machine: dataset_machine.HeldState,
     lifetime: lifetime.DatasetState,
     partition: partition.PartitionState,
-    pulls: pulls.PullState,
     server_table: server_table.Presence,
 }
 

@@ -6,73 +6,40 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pytest
 from pyarrow import flight
 
 from flight_server.config import load
-from flight_server.protocol import dump_json, parse_json
 from flight_server.storage import MARKER_NAME
 from flight_server.supervisor import shares
-from tests.flight_server.test_cli import run
+from tests.flight_server.test_cli import run, serve_in_vain
+from tests.support import durable
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
-ROWS = pa.table({"n": [1, 2, 3]})
 DEADLINE_SECONDS = 60.0
 
 Start = Callable[..., ServerProcess]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    started: list[ServerProcess] = []
-
-    def start(**options: Any) -> ServerProcess:
-        started.append(ServerProcess.start(**{"workers": 2, **options}))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
+def start(flight_server_process: Start) -> Start:
+    return partial(flight_server_process, workers=2)
 
 
 def asked(location: str, action: str, **body: Any) -> dict[str, Any]:
     with flight.connect(location) as client:
-        (answer,) = client.do_action(flight.Action(action, dump_json(body) if body else b""))
-        return parse_json(answer.body.to_pybytes(), action)
+        return durable.action(client, action, **body)
 
 
-def put_durable(location: str, name: str) -> None:
-    asked(location, "create", dataset=name, durable=True)
-    with flight.connect(location) as client:
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path(name, "0"), ROWS.schema)
-        writer.write_table(ROWS)
-        writer.close()
-
-
-def get(location: str, name: str) -> pa.Table:
-    with flight.connect(location) as client:
-        (endpoint,) = client.get_flight_info(flight.FlightDescriptor.for_path(name)).endpoints
-        return client.do_get(endpoint.ticket).read_all()
-
-
-def workers(supervisor: ServerProcess) -> list[int]:
-    """The processes of the workers, oldest first."""
-    found = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text(encoding="ascii")
-    return sorted(int(each) for each in found.split())
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def children(pid: int) -> list[int]:
+    """The processes that it has started, oldest first."""
+    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()))
 
 
 def answers(location: str) -> bool:
@@ -105,12 +72,16 @@ def test_a_worker_that_is_killed_comes_back_at_its_address_with_what_was_durable
     supervisor = start(data_dir=tmp_path / "data")
     locations = supervisor.ready["locations"]
     for location in locations:
-        put_durable(location, f"of-{urlsplit(location).port}")
-    for pid in workers(supervisor):
+        with flight.connect(location) as client:
+            durable.action(client, "create", dataset=location[-5:], durable=True)
+            durable.put(client, durable.table(3), dataset=location[-5:])
+    for pid in children(supervisor.pid):
         os.kill(pid, number)
-    wait_for(lambda: len(supervisor.events("worker_ended")) == 2 and all(map(answers, locations)))
+    eventually(lambda: len(supervisor.events("worker_ended")), 2)
+    eventually(lambda: all(map(answers, locations)), expected=True)
     for location in locations:
-        assert get(location, f"of-{urlsplit(location).port}") == ROWS
+        with flight.connect(location) as client:
+            assert durable.get(client, location[-5:]) == durable.table(3)
         assert asked(location, "locations")["servers"] == locations
     assert supervisor.terminate() == 0
 
@@ -119,16 +90,16 @@ def test_a_worker_that_was_drained_stays_away(start: Start) -> None:
     supervisor = start()
     first, second = supervisor.ready["locations"]
     asked(first, "drain")
-    wait_for(lambda: asked(second, "locations")["servers"] == [second])
+    eventually(lambda: asked(second, "locations")["servers"], [second])
     asked(second, "drain")
     assert supervisor.wait() == 0
 
 
 def test_the_workers_end_when_the_supervisor_is_killed(start: Start) -> None:
     supervisor = start()
-    pids = [os.pidfd_open(pid) for pid in workers(supervisor)]
+    pids = [os.pidfd_open(pid) for pid in children(supervisor.pid)]
     supervisor.kill()
-    wait_for(lambda: all(map(has_ended, pids)))
+    eventually(lambda: all(map(has_ended, pids)), expected=True)
     for each in pids:
         os.close(each)
 
@@ -149,7 +120,7 @@ def test_it_ends_with_its_parent_when_it_is_told_to(start: Start) -> None:
 
 
 def test_where_no_parent_can_be_watched_no_worker_is_left() -> None:
-    ended = in_vain("--workers", "2", "--exit-with-parent")
+    ended = serve_in_vain("--workers", "2", "--exit-with-parent")
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -226,7 +197,7 @@ def serve(settings, announce):
 def test_where_a_worker_cannot_start_none_runs_and_the_reason_is_said(tmp_path: Path) -> None:
     (tmp_path / "data" / "worker-1").mkdir(parents=True)
     (tmp_path / "data" / "worker-1" / "other").touch()
-    ended = in_vain("--workers", "2", "--data-dir", str(tmp_path / "data"))
+    ended = serve_in_vain("--workers", "2", "--data-dir", str(tmp_path / "data"))
     assert ended.returncode == 2
     assert "worker-1" in ended.stderr
     assert ended.stdout == ""
@@ -264,14 +235,3 @@ def test_shares_too_small_for_a_server_are_refused() -> None:
 def test_workers_have_ports_of_their_own(port: int, http_port: int, expected: list[tuple[int, int]]) -> None:
     found = shares(load({"workers": 3, "port": port, "http_port": http_port}))
     assert [(each.port, each.http_port) for each in found] == expected
-
-
-def in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flight_server", "--port", "0", "--http-port", "0", *arguments],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )

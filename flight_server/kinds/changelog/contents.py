@@ -185,6 +185,7 @@ class PartlyDead:
     def __init__(self, run: Run, bases: Bases) -> None:
         self._run = run
         self._bases = bases
+        self.in_memory = isinstance(run, MemoryRun)
         self.rows, self.size_bytes = run.rows, run.size_bytes
         self.first_version, self.last_version = run.first_version, run.last_version
         self.retractions, self.tombstones = run.retractions, run.tombstones
@@ -198,8 +199,8 @@ class PartlyDead:
         return [self._bases.alive(part) for part in self._run.parts_between(low, high)]
 
     def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        assert last is None  # the greatest may be dead
-        return self._bases.alive(self._run.of_hashes(hashes))
+        in_run = self._run.updates if isinstance(self._run, MemoryRun) else self._run.of_hashes(hashes)
+        return in_run.of_hashes(hashes, last, self._bases.sinces[self._bases.numbers_of(hashes)])
 
 
 Source = MemoryRun | Run | Bases | PartlyDead

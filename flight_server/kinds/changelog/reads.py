@@ -17,8 +17,9 @@ Messages
 
 Small steps
     Changes that are few (``views``) are read and encoded once for all followers that ask for them at a time. If all
-    runs are in memory the event loop does it, in less than a millisecond: a thread would take the global interpreter
-    lock from the loop for nearly as long, and the followers would wait for two changes of threads.
+    runs are in memory the event loop does it, in about a millisecond: a thread would take the global interpreter lock
+    from the loop for nearly as long, also while it waits for a page of a file, and the followers would wait for two
+    changes of threads.
 
 Versions
     An open stream holds the versions after the one that it was sent, or the version that it reads (``holds``), and no

@@ -19,7 +19,7 @@ import structlog
 
 from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits, in_thread
-from flight_server.datasets import Append, Caller, Catalogue, Dataset
+from flight_server.datasets import Append, Caller, Catalogue, Dataset, OnDisk
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import DatasetKind
 from flight_server.memory import MemoryPool
@@ -288,7 +288,7 @@ class Store(DatasetKind):
 
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
         if changelog.records.row is not None:
-            dataset.on_disk = self.catalogue.on_disk()
+            dataset.on_disk = OnDisk(self.catalogue.records)
             dataset.on_disk.commit(changelog.records.row, [changelog.records])
         dataset.attached = AttachedChangelog(changelog, self.append)
         self._changelogs[dataset.generation] = changelog

@@ -24,12 +24,14 @@ from .deletes import living
 from .folding import PieceTotals, copies, deltas, kept_at
 from .large_keys import in_pieces, pieces, tombstones_of
 from .rules import Kept, Rule
-from .runs import MAX_HASH, Layout, MemoryRun, Updates
+from .runs import MAX_HASH, Layout, RunFile, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
 SLICE_BYTES = 8 << 20
 MAX_LOOKED_AT_ROWS = 1 << 20
+RESIDENT_BYTES = 16 << 20
+"""The event loop reads files that have so few bytes together, when threads have decoded them."""
 FEW_ROWS = 1024
 FEW_BYTES = 256 << 10
 """Changes of which no more updates are looked at are read at once, in less than a millisecond."""
@@ -77,8 +79,11 @@ class View:
 
     @property
     def in_memory(self) -> bool:
-        """Whether all runs are."""
-        return all(isinstance(run, MemoryRun) for run in self.contents.runs)
+        """Whether all runs are, or are so small files that their pages stay there while they are read."""
+        if self.contents.bases.size_bytes > RESIDENT_BYTES:
+            return False
+        files = [run for run in self.contents.runs if isinstance(run, RunFile)]
+        return sum(run.size_bytes for run in files) <= RESIDENT_BYTES and all(run.is_decoded for run in files)
 
     @property
     def slice_rows(self) -> int:
@@ -183,7 +188,9 @@ class View:
             greatest = None
         for run in runs:
             whole = run.last_version <= after or (after < run.first_version and run.last_version <= upto)
-            yield run, greatest if whole and not isinstance(run, PartlyDead) else None
+            # To find them among dead ones in a file all its rows of a key would be read.
+            of_file = isinstance(run, PartlyDead) and not run.in_memory
+            yield run, greatest if whole and not of_file else None
 
     def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows of a hash that is read in pieces; as of :meth:`part`."""

@@ -7,10 +7,9 @@ Who holds what
     The dataset holds its :class:`Pulls`, which holds no reference back; a running pull holds the dataset. Dropping the
     dataset cancels its pulls. A replaced dataset is pulled to its end for its readers.
 
-A source is one snapshot of its data, taken when it was opened (:class:`Source`). The states of a pull, and the verbs
-that change them, stand in ``_AFTER``. A pull belongs to one epoch of its partition (see ``partition``); once the
-partition is reopened the pull is over, too. A pull that is over and comes back from an await publishes, seals and fails
-nothing. The pull of the next epoch cancels it and waits for its end.
+A source is one snapshot of its data, taken when it was opened (:class:`Source`). A pull belongs to one epoch of its
+partition (see ``partition``); once the partition is reopened the pull is over, too. A pull that is over and comes back
+from an await publishes, seals and fails nothing. The pull of the next epoch cancels it and waits for its end.
 
 Failure
     Readers get the cause, new ones for ``source_failure_seconds``; the next reader after that starts the next pull. It
@@ -39,14 +38,13 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
 
 from flight_server.access import FlightLocation
-from flight_server.concurrency import Background, transitions
+from flight_server.concurrency import Background
 from flight_server.datasets import Attachment, Counters, Dataset, Partition, PartitionState, Sees, Totals
 from flight_server.frames import Checked, FrameBuilder, SchemaMessage
 from flight_server.memory import Budget, Reservation
@@ -129,40 +127,17 @@ class Repetition:
 _log = structlog.get_logger("flight_server.kinds.source.pulls")
 
 
-class PullState(StrEnum):
-    """See ``_AFTER``."""
-
-    RUNNING = "running"
-    ENDED = "ended"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-_RUNNING, _, _FAILED, _CANCELLED = PullState
-
-_AFTER = transitions(
-    PullState,
-    """
-    state        publish    end      fail      cancel
-    RUNNING      RUNNING    ENDED    FAILED    CANCELLED
-    ENDED        over       over     over      ENDED
-    FAILED       over       over     over      FAILED
-    CANCELLED    over       over     over      CANCELLED
-    """,
-)
-
-
 class _Over(Exception):
     """The pull can publish nothing any more."""
 
 
 class _Pull:
-    """One production of a partition, for the epoch in which the partition is now."""
+    """One production of a partition, for the epoch in which the partition is now. ``failed_at``: when it failed."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.epoch
-        self.state = _RUNNING
+        self.over = False
         self.failed_at: float | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -171,25 +146,15 @@ class _Pull:
         """Whether the partition waits for this pull."""
         return self.partition.epoch == self.epoch and self.partition.state is PartitionState.OPEN
 
-    def check_step(self, verb: str) -> PullState:
-        """The state that the verb leads to. Changes nothing.
-
-        Raises:
-            _Over: the table has no such step, or the partition was reopened.
-        """
-        after = _AFTER.get((self.state, verb))
-        if after is None or (verb != "cancel" and self.partition.epoch != self.epoch):
+    def check(self) -> None:
+        """Raise _Over: the pull is over, or the partition was reopened."""
+        if self.over or self.partition.epoch != self.epoch:
             raise _Over
-        return after
-
-    def step(self, verb: str) -> None:
-        """Change to the state that the verb leads to; after an error nothing has changed."""
-        self.state = self.check_step(verb)
 
     def cancel(self) -> None:
-        self.step("cancel")
-        if self.state is _CANCELLED and self.task is not None:
+        if not self.over and self.task is not None:
             self.task.cancel()
+        self.over = True
 
 
 @dataclass(frozen=True)
@@ -275,7 +240,7 @@ class Pulls(Attachment):
     def statistics(self, _: Sees) -> dict[str, Any]:
         """The numbers of pulls that were started, that run, and whose failure is remembered."""
         pulls = self._pulls.values()
-        running = sum(pull.state is not _FAILED for pull in pulls)
+        running = sum(pull.failed_at is None for pull in pulls)
         failed = sum(map(self._remembered, pulls))
         return {"source": {"pulls": self._started, "running": running, "failed": failed}}
 
@@ -287,19 +252,19 @@ class Pulls(Attachment):
     async def _run(self, pull: _Pull, dataset: Dataset, before: _Pull | None) -> None:
         partition = pull.partition
         try:
-            if before is not None and before.state is not _FAILED and before.task is not None:
+            if before is not None and before.task is not None:
                 await asyncio.wait([before.task])
             await self._publish_all(pull, dataset)
-            pull.check_step("end")
+            pull.check()
             dataset.end_stream(partition)
-            pull.step("end")
+            pull.over = True
         except asyncio.CancelledError:
-            pull.step("cancel")
+            pull.over = True
             if pull.fillable:
                 partition.fail(Unavailable(f"{_where(partition)}: the server stopped; read it elsewhere"))
             raise
         except _Over:
-            pull.step("cancel")
+            pull.over = True
         except Exception as error:  # noqa: BLE001  # readers wait, and get any error
             self._fail(pull, error)
             # Now the next reader may start the next pull, also while the source is renewed.
@@ -309,20 +274,18 @@ class Pulls(Attachment):
             self._leave(pull)
 
     def _fail(self, pull: _Pull, error: Exception) -> None:
-        if pull.state is _RUNNING and pull.fillable:
+        if not pull.over and pull.fillable:
             cause = self._cause(pull.partition, error)
-            pull.step("fail")
             pull.failed_at = asyncio.get_running_loop().time()
             pull.task = None  # it would keep what the reader that began it has in its context
             self._pulling.counters.pulls_failed += 1
             pull.partition.fail(cause)
-        else:
-            pull.step("cancel")
-            self._leave(pull)
+        pull.over = True
+        self._leave(pull)
 
     def _leave(self, pull: _Pull) -> None:
         index = pull.partition.index
-        if pull.state is not _FAILED and self._pulls.get(index) is pull:
+        if pull.failed_at is None and self._pulls.get(index) is pull:
             del self._pulls[index]
 
     async def _publish_all(self, pull: _Pull, dataset: Dataset) -> None:
@@ -343,7 +306,7 @@ class Pulls(Attachment):
                 repetition.check(count, pulled.accepted.crc32c)
                 count += 1
                 room = await pulling.admission.admit(pulled.kept_bytes, **who)
-                pull.check_step("publish")
+                pull.check()
                 frame = builder.add(pulled, room)
                 if frame is not None:
                     partition.publish(frame)

@@ -204,7 +204,8 @@ class GrpcAnswers:
         assert command is not None
         reader = Reader(command.dataset, command.partition or 0, self._producer.peer)
         try:
-            await self._answer_room.write(self._context.write, _put_result(metadata), reader, room)
+            deliver = self._answer_room.delivery.deliver
+            await deliver(self._context.write, _put_result(metadata), reader, room=room)
         except ReaderTooSlow as slow:
             # Not as the task's exception, whose traceback would keep the room.
             self._failure = ReaderTooSlow(

@@ -313,7 +313,7 @@ class FlightService:
             await send_answer(context, data)
         else:
             await send_headers(context)
-            await answers.write(context.write, data, reader, room)
+            await answers.delivery.deliver(context.write, data, reader, room=room)
 
     async def list_actions(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
         await send_headers(context)

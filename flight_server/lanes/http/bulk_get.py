@@ -207,7 +207,7 @@ class BulkRead:
         """
         reads, dataset, peer = self.reads, self.dataset, self.peer
         first_index = self._first_index
-        dataset.want(first_index)
+        dataset.attached.want(dataset, first_index)
         await reads.loading.load(dataset, dataset.partition(first_index))
         self.check()
         pace = Pace(proven=not request.secure)  # see outlet

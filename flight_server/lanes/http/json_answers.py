@@ -64,7 +64,7 @@ async def send_report(room: AnswerRoom, request: web.Request, answer: MadeAnswer
         await response.write_eof()
 
     try:
-        await room.write(write, b"", reader, held)
+        await room.delivery.deliver(write, b"", reader, room=held)
     except ReaderTooSlow:
         if request.transport is not None:
             request.transport.abort()

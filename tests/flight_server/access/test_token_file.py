@@ -132,29 +132,22 @@ async def test_a_file_that_could_not_be_read_is_read_when_it_can_be(tmp_path: Pa
         known.principal("Bearer t3")
 
 
-async def test_a_file_that_is_there_again_as_it_was_is_no_trouble(tmp_path: Path) -> None:
-    (file := tmp_path / "t.toml").write_text(LOG)
-    known = Authenticator(file=file)
-    file.rename(tmp_path / "moved")
-    await known.reload()
-    assert "cannot be read" in str(known.trouble)
-    (tmp_path / "moved").rename(file)
-    await known.reload()
-    assert (known.trouble, known.principal("Bearer t3").name) == (None, "log")
-
-
-async def test_a_file_that_stays_wrong_is_refused_once(tmp_path: Path) -> None:
+async def test_a_file_that_stays_wrong_or_away_is_refused_once_and_no_trouble_as_it_was(
+    tmp_path: Path,
+) -> None:
     (file := tmp_path / "t.toml").write_text(LOG)
     known = Authenticator(file=file)
     refusals: list[str | None] = []
     known.on_refusal = lambda: refusals.append(known.trouble)
-    file.write_text("nonsense")
-    await known.reload()
-    await known.reload()
-    assert refusals == [known.trouble]
-    file.write_text(LOG)
-    await known.reload()
-    assert known.trouble is None
+    for refused in (lambda: file.write_text("nonsense"), file.unlink):
+        refused()
+        await known.reload()
+        await known.reload()
+        assert known.trouble == refusals[-1] is not None
+        file.write_text(LOG)
+        await known.reload()
+        assert (known.trouble, known.principal("Bearer t3").name) == (None, "log")
+    assert len(refusals) == 2
 
 
 async def test_a_file_that_was_written_anew_under_its_old_time_is_read(tmp_path: Path) -> None:

@@ -141,12 +141,3 @@ async def in_step(order: Random) -> None:
 @pytest.mark.parametrize("scenario", [all_kinds_of_readers, in_step])
 def test_every_reader_gets_every_item_and_the_end_under_every_schedule(scenario: Scenario) -> None:
     explore(scenario, 500)
-
-
-async def test_a_reader_that_asks_after_the_end_is_not_made_to_wait() -> None:
-    queue = kept_queue()
-    queue.close()
-    with closing(queue.subscribe()) as reader:
-        await reader.wait()
-        with pytest.raises(EndOfQueue):
-            take_one(reader)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pyarrow as pa
 
 from flight_server import reporting
 from flight_server.concurrency.turns import MESSAGE_COST_BYTES, TURN_BYTES, Turns
 from flight_server.frames import SchemaMessage
+from flight_server.node import Node
 from flight_server.protocol import CreateRequest, wire
 from tests.support.callers import anyone
 from tests.support.frames import frame
-from tests.support.nodes import running_node
 
 FRAMES = 5
 SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
@@ -59,21 +58,14 @@ async def test_a_small_message_costs_what_handling_it_costs() -> None:
     assert await Takers(Turns(), [1] * 2 * at_once).passes() == [at_once, 2 * at_once]
 
 
-async def test_who_comes_later_does_not_overtake_those_who_wait() -> None:
+async def test_a_task_that_has_left_takes_no_turn_of_another_and_a_later_one_overtakes_none() -> None:
     turns = Turns()
     takers = Takers(turns, [TURN_BYTES] * 4)
     await asyncio.sleep(0)
     later = Takers(turns, [1])
-    await later.passes()
-    assert takers.through == [0, 1, 2, 3]
-
-
-async def test_a_task_that_has_left_takes_no_turn_of_another() -> None:
-    takers = Takers(Turns(), [TURN_BYTES] * 4)
-    await asyncio.sleep(0)
     takers.tasks[1].cancel()
     takers.tasks[2].cancel()
-    await takers.passes()
+    await later.passes()
     assert takers.through == [0, 3]
 
 
@@ -102,23 +94,22 @@ class Call:
         pass
 
 
-async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        dataset = node.catalogue.create(CreateRequest("d"), SCHEMA)[0]
-        partition = dataset.begin_stream(0)
-        for _ in range(FRAMES):
-            partition.publish(frame(TURN_BYTES, pool=node.budget.frames))
-        dataset.end_stream(partition)
-        service = node.flight_service()
-        taken = dict.fromkeys(("a", "b", "c"), 0)
-        leads: list[int] = []
-        async with asyncio.TaskGroup() as group:
-            for peer in taken:
-                context, call = Call(peer, taken, leads), reporting.ServedCall("grpc", "DoGet", peer)
-                caller = anyone(node.catalogue, peer=peer)
-                group.create_task(service.do_get(wire.field(1, b"d"), context, caller, call))
-        assert set(taken.values()) == {FRAMES + 1}  # and the schema
-        assert max(leads) <= 3
+async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between(node: Node) -> None:
+    dataset = node.catalogue.create(CreateRequest("d"), SCHEMA)[0]
+    partition = dataset.begin_stream(0)
+    for _ in range(FRAMES):
+        partition.publish(frame(TURN_BYTES, pool=node.budget.frames))
+    dataset.end_stream(partition)
+    service = node.flight_service()
+    taken = dict.fromkeys(("a", "b", "c"), 0)
+    leads: list[int] = []
+    async with asyncio.TaskGroup() as group:
+        for peer in taken:
+            context, call = Call(peer, taken, leads), reporting.ServedCall("grpc", "DoGet", peer)
+            caller = anyone(node.catalogue, peer=peer)
+            group.create_task(service.do_get(wire.field(1, b"d"), context, caller, call))
+    assert set(taken.values()) == {FRAMES + 1}  # and the schema
+    assert max(leads) <= 3
 
 
 async def test_with_both_ends_a_reader_that_comes_last_is_let_through_before_most_of_the_crowd() -> None:

@@ -39,7 +39,7 @@ def take_back(attempts: Attempts, chosen: list[Attempt], partitions: list[Partit
         at_once(attempt.take_back(partitions.__getitem__))
     for partition in partitions:
         partition.gave_back()
-    attempts.accept_none()
+    attempts.accepted = None
 
 
 def names(data: st.DataObject, wrote: dict[tuple[int, str], list[int]]) -> dict[int, str]:

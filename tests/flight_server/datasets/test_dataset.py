@@ -13,14 +13,10 @@ from flight_server.concurrency.broadcast_queue import EndOfQueue, WouldBlock
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames import SchemaMessage
 from flight_server.memory.pool import MemoryPool
-from flight_server.protocol import Commit, CreateRequest, Kind, Retention
+from flight_server.protocol import Commit, Kind, Retention
 from flight_server.protocol.errors import (
-    AlreadyExists,
     Conflict,
     DatasetDropped,
-    InvalidRequest,
-    NotFound,
-    ProducerFailed,
 )
 from tests.support.accepting import accept
 from tests.support.clocks import Clock
@@ -55,37 +51,6 @@ def contents(dataset: Dataset, index: int) -> list[bytes]:
                 return found
             assert payload is not None
             found.append(payload.data)
-
-
-def test_the_request_of_a_dataset_makes_one_like_it() -> None:
-    request = CreateRequest(
-        "d", Kind.SHUFFLE, partitions=7, producers=3, retention=Retention(readers=2), lease_seconds=50.0
-    )
-    dataset = Dataset(
-        "d", kind=request.kind, partitions=7, producers=3, retention=request.retention, lease_seconds=50.0
-    )
-    assert dataset.request() == request
-
-
-def test_a_partition_is_made_when_it_is_asked_for_and_no_other_is_there() -> None:
-    dataset = shuffle(100_000)
-    assert dataset.partition(99_999) is dataset.partition(99_999)
-    assert len(dataset.partitions()) == 1
-    for index in (-1, 100_000):
-        with pytest.raises(NotFound, match=f"partitions 0 to 99999, not {index}"):
-            dataset.partition(index)
-
-
-async def test_a_reader_that_waits_for_the_schema_gets_the_first_producer_s() -> None:
-    dataset = Dataset("d")
-    waiting = [asyncio.ensure_future(dataset.described()) for _ in range(3)]
-    await asyncio.sleep(0)
-    waiting[0].cancel()
-    dataset.describe(SCHEMA)
-    assert await asyncio.gather(*waiting[1:]) == [SCHEMA, SCHEMA]
-    dataset.check_schema(SCHEMA)
-    with pytest.raises(InvalidRequest, match="dataset 'd'"):
-        dataset.check_schema(OTHER)
 
 
 async def test_a_reader_that_waits_for_the_schema_of_a_dataset_that_is_dropped_is_told() -> None:
@@ -123,20 +88,6 @@ async def test_readers_of_a_replaced_stream_wait_for_no_producer_that_cannot_com
     begun.publish(frame(b"x"))
     dataset.end_stream(begun)
     assert contents(dataset, 0) == [b"x"]
-
-
-def test_a_stream_s_partition_has_one_producer_ever() -> None:
-    dataset = Dataset("d", partitions=2)
-    partition = dataset.begin_stream(1)
-    with pytest.raises(AlreadyExists, match="partition 1 is being written"):
-        dataset.begin_stream(1)
-    dataset.end_stream(partition)
-    with pytest.raises(AlreadyExists, match="partition 1 is sealed"):
-        dataset.begin_stream(1)
-    failing = dataset.begin_stream(0)
-    failing.fail(ProducerFailed("broke off"))
-    with pytest.raises(AlreadyExists, match="partition 0 is failed"):
-        dataset.begin_stream(0)
 
 
 def test_a_dropped_dataset_takes_no_more_and_gives_everything_back() -> None:
@@ -251,19 +202,6 @@ def test_a_shuffle_that_is_dropped_while_its_seal_is_undone_leaves_nothing() -> 
         dataset.reopen()
         assert dataset.dropped
         assert pool.used_bytes == 0
-
-
-def test_a_lease_ends_unless_it_is_renewed() -> None:
-    clock = Clock()
-    dataset = Dataset("d", lease_seconds=10, clock=clock)
-    clock.now += 9.9
-    assert not dataset.expired
-    dataset.touch()
-    clock.now += 9.9
-    assert dataset.lease_left_seconds == pytest.approx(0.1)
-    clock.now += 0.1
-    assert dataset.expired
-    assert not Dataset("for ever", clock=clock).expired
 
 
 def test_retention_in_seconds_counts_from_the_seal() -> None:

@@ -30,11 +30,6 @@ LEASE = r"ended with its lease of 10 s at 2\d{3}-.* UTC \(to keep one, create it
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def catalogue(clock: Clock) -> Iterator[Catalogue]:
     made = new_catalogue(None, 1 << 20, clock=clock)
     yield made

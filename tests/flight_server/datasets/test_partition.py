@@ -11,7 +11,6 @@ from flight_server.concurrency.broadcast_queue import EndOfQueue, Gone, Subscrip
 from flight_server.datasets.partition import NEAR_FRAMES, Partition, PartitionState
 from flight_server.frames.message import Frame, Payload
 from flight_server.memory.pool import MemoryPool
-from flight_server.protocol.checksums import running_crc32c
 from flight_server.protocol.errors import Conflict, DatasetDropped, InvalidRequest, ProducerFailed, Released
 from tests.support.frames import on_disk
 from tests.support.queues import take_one
@@ -67,20 +66,6 @@ def test_each_verb_in_each_state_does_what_the_table_says(
         assert partition.state is after
 
 
-def test_totals_are_of_all_frames_in_order() -> None:
-    partition = Partition("d", 0)
-    checksum = 0
-    for number in (5, 0, 7):
-        checksum = running_crc32c(checksum, frame(number).crc32c)
-        partition.publish(frame(number))
-    assert (partition.totals.rows, partition.totals.frames, partition.totals.bytes) == (12, 3, 30)
-    assert partition.totals.crc32c == checksum
-    other = Partition("d", 0)
-    for number in (0, 5, 7):
-        other.publish(frame(number))
-    assert other.totals.crc32c != checksum
-
-
 def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
     pool = MemoryPool(None)
     partition = Partition("d", 0, retain_readers=2)
@@ -131,17 +116,6 @@ def test_a_reader_whose_frames_retention_has_released_has_no_victims_there(count
         partition.acknowledge("fast", count, now=0)
         kept = set() if near else set(range(fast.position, fast.position + NEAR_FRAMES))
         assert {each.rows for each in partition.victims(near=near)} == set(range(count, count + 5)) - kept
-
-
-def test_a_frame_that_has_left_ram_is_no_victim_again() -> None:
-    pool = MemoryPool(None)
-    partition = Partition("d", 0)
-    for number in range(4):
-        partition.publish(frame(number, pool))
-    for victim in list(partition.victims(near=False))[:2]:
-        victim.move_to(on_disk(b"0" * 10))
-    assert pool.used_bytes == 20
-    assert [each.rows for each in partition.victims(near=False)] == [2, 3]
 
 
 class Life:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.concurrency.broadcast_queue import Subscription
-from flight_server.datasets.places import PLACE_BYTES, RANGE_BYTES, Places, _add, _gaps, _remove
+from flight_server.datasets.places import PLACE_BYTES, RANGE_BYTES, Places
 from flight_server.memory import MemoryPool, Metadata
 from flight_server.protocol.errors import Conflict, InvalidRequest, NotFound, OutOfBudget
 from tests.support.queues import kept_queue, take_one
@@ -61,19 +59,6 @@ def test_who_comes_under_a_name_in_use_takes_over() -> None:
     rig.places.leave("one", before, until=0)  # it has lost its place to the other one
     assert take_one(after) == 1
     rig.places.acknowledge("one", 2, now=1000)
-
-
-def test_a_reader_that_has_every_frame_counts_also_when_others_come_much_later() -> None:
-    rig = Rig()
-    one = rig.comes("one")
-    rig.queue.close()
-    rig.places.acknowledge("one", ITEMS, now=0)
-    rig.leaves("one", one, until=60)
-    rig.comes("two", now=3600)
-    rig.places.acknowledge("two", ITEMS - 1, now=3600)
-    assert rig.queue.first == ITEMS - 1
-    rig.places.acknowledge("two", ITEMS, now=3600)
-    assert rig.queue.first == ITEMS
 
 
 def test_a_place_that_is_given_back_leaves_its_turn_to_another_reader() -> None:
@@ -172,28 +157,6 @@ def test_an_item_goes_when_two_names_have_had_it_whatever_they_repeat(
         rig.comes(reader, ITEMS, stop=ITEMS + 1)  # no resume: the next range begins anew
         for index in range(start, end):
             had[index].add(reader)
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), max_size=40))
-def test_ranges_have_what_was_added_and_not_removed(steps: list[tuple[bool, int, int]]) -> None:
-    ranges: list[tuple[int, int]] = []
-    wanted: set[int] = set()
-    for adds, begin, end in steps:
-        inside = set(range(begin, end))
-        if begin >= end:
-            continue
-        gaps = _gaps(ranges, begin, end)
-        assert {number for low, high in gaps for number in range(low, high)} == inside - wanted
-        if adds:
-            for gap in gaps:
-                _add(ranges, *gap)
-            wanted |= inside
-        else:
-            _remove(ranges, begin, end)
-            wanted -= inside
-        assert [number for low, high in ranges for number in range(low, high)] == sorted(wanted)
-        assert all(low < high for low, high in ranges)
-        assert all(before[1] < after[0] for before, after in pairwise(ranges))
 
 
 def test_names_are_counted_and_go_with_what_they_have_passed() -> None:

@@ -16,11 +16,6 @@ from tests.support.clocks import Clock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def catalogue(tmp_path: Path, clock: Clock) -> Iterator[Catalogue]:
     catalogue = new_catalogue(tmp_path, 64 << 20, lease_seconds=9000, max_datasets=3, clock=clock)
     yield catalogue
@@ -30,23 +25,6 @@ def catalogue(tmp_path: Path, clock: Clock) -> Iterator[Catalogue]:
 
 def stage(catalogue: Catalogue, name: str, write: str, mode: WriteMode = WriteMode.OVERWRITE) -> Dataset:
     return catalogue.stage(CreateRequest(name, Kind.SHUFFLE, mode=mode, write=write), None)[0]
-
-
-def test_a_staged_dataset_is_found_by_its_generation_only_until_it_takes_the_name(
-    catalogue: Catalogue,
-) -> None:
-    staged = stage(catalogue, "d", "w")
-    assert catalogue.get("d") is None
-    assert catalogue.listed("") == []
-    with pytest.raises(NotFound):
-        catalogue.find("d")
-    with pytest.raises(NotFound):
-        catalogue.find("e", staged.generation)
-    assert catalogue.find("d", staged.generation) is staged
-    staged.close()
-    catalogue.take_name(staged)
-    assert catalogue.find("d") is staged
-    assert catalogue.staged.all() == []
 
 
 def test_the_same_write_gets_the_same_dataset_and_another_one_another(catalogue: Catalogue) -> None:
@@ -87,15 +65,6 @@ def test_a_put_that_overwrites_is_not_ended_by_the_lease_that_its_dataset_will_h
     put.close()
     catalogue.take_name(put)
     assert put.lease_seconds == 60
-
-
-def test_one_that_is_dropped_leaves_the_dataset_of_the_name(catalogue: Catalogue) -> None:
-    old = catalogue.create(CreateRequest("d"), None)[0]
-    staged = stage(catalogue, "d", "w")
-    catalogue.drop("d", staged.generation)
-    assert staged.dropped
-    assert catalogue.find("d") is old
-    assert not old.dropped
 
 
 def test_a_write_that_has_ended_is_not_begun_again_by_a_late_task(catalogue: Catalogue, clock: Clock) -> None:

@@ -31,26 +31,6 @@ def fed(messages: list[bytes], limit_bytes: int = 64 << 20) -> FrameDecoder:
     return one
 
 
-def test_each_message_is_told_for_what_it_is() -> None:
-    words = pa.record_batch({"w": pa.array(["a"]).dictionary_encode()})
-    one = decoder()
-    accepted = [
-        one.feed(message) for message in put_messages(path("d"), [words, words], metadata=iter([b"x", b"y"]))
-    ]
-    assert [each.kind for each in accepted] == [
-        MessageKind.SCHEMA,
-        MessageKind.DICTIONARY,
-        MessageKind.RECORD_BATCH,
-        MessageKind.RECORD_BATCH,
-    ]
-    assert [each.rows for each in accepted] == [0, 0, 1, 1]
-    assert [each.metadata for each in accepted] == [b"", b"", b"x", b"y"]
-    assert accepted[0].schema is not None
-    assert accepted[0].schema.schema == words.schema
-    only_metadata = one.feed(flight_data(b"", metadata=b"z"))
-    assert (only_metadata.kind, only_metadata.metadata) == (MessageKind.NONE, b"z")
-
-
 def test_decoding_copies_nothing_of_a_plain_batch() -> None:
     batch = pa.record_batch({"n": np.zeros(8 << 20, dtype=np.int8)})
     schema, message = put_messages(path("d"), [batch])

@@ -75,13 +75,6 @@ def test_many_small_batches_are_gathered_and_a_large_one_is_cut() -> None:
         assert max(len(each.message) for each in messages) <= 1.01 * TARGET_BYTES
 
 
-def test_rows_of_very_different_sizes_still_make_messages_that_any_client_takes() -> None:
-    texts = ["x" * (3 << 19), *(["y"] * 100_000), *(["z" * 1000] * 5_000)]
-    messages = encoded([pa.record_batch({"text": texts})])
-    assert max(len(each.message) for each in messages) < 4 << 20
-    assert sum(each.accepted.rows for each in messages) == len(texts)
-
-
 def test_a_dictionary_is_sent_once_as_long_as_it_is_the_same() -> None:
     words = pa.array(["a", "b"])
     same = [pa.record_batch({"d": pa.DictionaryArray.from_arrays(pa.array([0, 1]), words)}) for _ in range(3)]
@@ -93,19 +86,7 @@ def test_a_dictionary_is_sent_once_as_long_as_it_is_the_same() -> None:
     assert decoded(other.schema, messages)[5:] == [{"d": "b"}, {"d": "c"}, {"d": "a"}, {"d": "b"}]
 
 
-def test_the_same_batches_give_the_same_bytes() -> None:
-    batch = pa.record_batch(
-        {"n": pa.array([1, None, 3]), "d": pa.array(["a", None, "b"]).dictionary_encode()}
-    )
-    assert encoded([batch, batch.slice(1)]) == encoded([batch, batch.slice(1)])
-
-
 def test_a_dictionary_that_is_larger_than_a_message_may_be_is_an_error() -> None:
     word = pa.array(["x" * MAX_BYTES]).dictionary_encode()
     with pytest.raises(InvalidRequest, match=r"a dictionary has \d+ bytes"):
         encoded([pa.record_batch({"d": word})])
-
-
-def test_a_row_that_is_larger_than_a_message_may_be_is_an_error() -> None:
-    with pytest.raises(InvalidRequest, match=r"a row has \d+ bytes"):
-        encoded([pa.record_batch({"text": ["x" * MAX_BYTES]})])

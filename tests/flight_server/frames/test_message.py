@@ -72,13 +72,6 @@ def test_a_frame_that_is_on_disk_already_lets_its_ram_go() -> None:
     assert not one.resident
 
 
-def test_a_reader_that_was_sent_the_same_needs_nothing() -> None:
-    state = NO_DICTIONARIES.replaced(0, message(0), delta=False)
-    assert missing_messages(state, state) == []
-    assert missing_messages(NO_DICTIONARIES, state) == [*state.by_id[0]]
-    assert missing_messages(state, NO_DICTIONARIES) == []
-
-
 STEPS = st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=12)
 PRODUCERS = st.lists(STEPS, min_size=1, max_size=3)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 
 from flight_server.frames import SchemaMessage
 from flight_server.frames.schemas import Schemas
 from flight_server.memory.accounts import Budget
+from flight_server.node import Node
 from flight_server.protocol import CreateRequest
 from flight_server.protocol.errors import InvalidRequest, OutOfBudget
-from tests.support.nodes import running_node
 
 MIB = 1 << 20
 
@@ -56,14 +54,13 @@ def test_schemas_are_refused_when_their_account_is_full_and_a_recovered_one_neve
 
 
 async def test_a_schema_that_is_refused_leaves_no_dataset_and_that_of_a_dropped_one_is_not_counted(
-    tmp_path: Path,
+    node: Node,
 ) -> None:
-    async with running_node(tmp_path) as node:
-        with pytest.raises(InvalidRequest, match="--max-schema"):
-            node.catalogue.create(CreateRequest("large"), schema_of(node.max_schema_bytes))
-        assert node.catalogue.get("large") is None
-        before = node.budget.memory.used_bytes
-        node.catalogue.create(CreateRequest("d"), schema_of(100_000))
-        assert node.budget.memory.used_bytes >= before + 100_000
-        node.catalogue.drop("d")
-        assert node.budget.memory.used_bytes == before
+    with pytest.raises(InvalidRequest, match="--max-schema"):
+        node.catalogue.create(CreateRequest("large"), schema_of(node.max_schema_bytes))
+    assert node.catalogue.get("large") is None
+    before = node.budget.memory.used_bytes
+    node.catalogue.create(CreateRequest("d"), schema_of(100_000))
+    assert node.budget.memory.used_bytes >= before + 100_000
+    node.catalogue.drop("d")
+    assert node.budget.memory.used_bytes == before

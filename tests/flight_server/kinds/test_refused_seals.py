@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from flight_server.concurrency.broadcast_queue import WouldBlock
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.lifetime import DatasetState
 from flight_server.kinds import ShuffleKind
@@ -21,7 +20,6 @@ from flight_server.protocol.errors import Conflict, NotFound, Unavailable
 from flight_server.storage.segments import DiskTrouble, Segment
 from tests.support.catalogues import expired
 from tests.support.no_room import no_room
-from tests.support.queues import take_one
 from tests.support.sealing import SCHEMA, Held, bytes_of, create, durable_node, frame, restarted
 
 
@@ -82,21 +80,6 @@ async def check(node: Node, dataset: Dataset, directory: Path, *attempts: str) -
             rows = [await bytes_of(catalogue, each, index) for index in range(3)]
             assert rows == [expected[0], [], expected[1]]
         del each, catalogue
-
-
-async def test_the_last_commit_that_the_disk_refuses_is_made_by_another_attempt(
-    node: Node, tmp_path: Path
-) -> None:
-    dataset = await begun(node)
-    with closing(dataset.partition(0).subscribe()) as reader:
-        await refused_commit(node, dataset)
-        assert dataset.state is DatasetState.OPEN
-        with pytest.raises(WouldBlock):
-            take_one(reader)
-        await refused_commit(node, dataset)  # an attempt that was not made may have the same name
-        assert (await Put(node, dataset, 1, "b").commit())["committed"]
-        assert take_one(reader).read_back() == b"0a0"
-    await check(node, dataset, tmp_path, "0a", "1b")
 
 
 async def test_frames_that_leave_ram_between_two_tries_are_sealed_from_disk(
@@ -168,7 +151,7 @@ async def test_a_drop_after_it_leaves_nothing(node: Node, tmp_path: Path) -> Non
 async def test_its_lease_ends_after_it_as_that_of_any(node: Node) -> None:
     dataset = await begun(node)
     await refused_commit(node, dataset)
-    dataset._touched -= 61.0
+    dataset.used_at -= 61.0
     assert expired(node.catalogue) == [dataset]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,17 +16,9 @@ from flight_server.datasets.transactions import ID_BYTES
 from flight_server.kinds import DatasetKind, seals
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
-from tests.support.catalogues import expired, new_catalogue
+from tests.support.catalogues import expired
 from tests.support.frames import frame
 from tests.support.sealing import SCHEMA
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    catalogue = new_catalogue(tmp_path, 64 << 20)
-    yield catalogue
-    catalogue.close()
-    assert catalogue.budget.memory.used_bytes == 0
 
 
 def staged(catalogue: Catalogue, write: str, mode: WriteMode = WriteMode.APPEND) -> Dataset:
@@ -330,7 +320,7 @@ async def test_no_lease_ends_during_a_seal(catalogue: Catalogue, small_steps: No
     sealing = asyncio.ensure_future(seal(catalogue, dataset))
     while not sealing.done():
         await asyncio.sleep(0)
-        dataset._touched -= 1e6
+        dataset.used_at -= 1e6
         assert sealing.done() or expired(catalogue) == []
     assert sealing.result() is dataset
 

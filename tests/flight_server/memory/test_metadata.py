@@ -21,12 +21,10 @@ from flight_server.memory.accounts import (
     FRAME_BYTES,
     PARTITION_BYTES,
     RECORD_BYTES,
-    Budget,
 )
-from flight_server.memory.pool import MemoryPool, Reservation
+from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Commit, CreateRequest, HoldRequest, Kind, Retention
 from flight_server.protocol.errors import OutOfBudget
-from flight_server.storage.disk import Disk
 from flight_server.storage.segments import SegmentSlice
 from tests.support.accepting import accept
 from tests.support.catalogues import new_catalogue
@@ -227,18 +225,3 @@ def test_no_more_datasets_are_made_than_may_be_and_their_own_names_stay_usable(t
         catalogue.install(catalogue.prepare(CreateRequest("a"), None))
         catalogue.drop("b")
         catalogue.create(CreateRequest("c"), None)
-
-
-def test_a_producer_that_waits_for_frames_gets_what_a_dropped_dataset_had(tmp_path: Path) -> None:
-    budget = Budget(8 << 20, None)
-    with closing(Catalogue(budget, Disk(budget.disk, tmp_path))) as catalogue:
-        catalogue.create(CreateRequest("d"), None)
-        limit_bytes = budget.frames.limit_bytes or 0
-        granted: list[Reservation] = []
-        held = budget.frames.reserve(limit_bytes - DATASET_BYTES)
-        request = budget.frames.request(DATASET_BYTES, granted.append)
-        assert granted == []
-        catalogue.drop("d")
-        assert [each.size_bytes for each in granted] == [DATASET_BYTES]
-        request.cancel()
-        held.free()

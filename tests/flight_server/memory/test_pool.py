@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -83,29 +81,6 @@ def test_a_callback_may_use_the_pool() -> None:
     pool.request(10, again)
     assert sizes == [10] * 5
     assert pool.used_bytes == 0
-
-
-def test_many_threads_leave_the_sum_exact() -> None:
-    pool = MemoryPool(None)
-    kept: list[Reservation] = []
-
-    def work() -> None:
-        mine = [pool.reserve(size) for size in range(200)]
-        for reservation in mine[::2]:
-            reservation.grow(7)
-        kept.append(mine[3])
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert pool.used_bytes == sum(reservation.size_bytes for reservation in kept) == 8 * 3
-
-
-def test_a_limit_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        MemoryPool(0, "nothing")
 
 
 def test_bytes_freed_by_a_finalizer_while_the_queue_is_served_grant_nothing_twice(

@@ -40,7 +40,7 @@ def _size(fields: Fields, key: str) -> Size:
 
 
 @dataclass(frozen=True)
-class Thing(Request, what="thing", take_first="dataset limit", render_first="color"):
+class Thing(Request, what="thing"):
     dataset: Name
     limit: Annotated[int, integer(1, 5, "max", always=True)] = 3
     color: Annotated[Color, one_of(Color, None, "")] = Color.RED
@@ -57,25 +57,6 @@ class Thing(Request, what="thing", take_first="dataset limit", render_first="col
 
 def thing(**body: Any) -> Thing:
     return Thing.parse(json.dumps({"dataset": "d", **body}).encode())
-
-
-def test_an_absent_field_and_a_null_have_the_default() -> None:
-    assert (
-        thing() == thing(max=None, color=None, weight=None, note=None, last=None, digits=None) == Thing("d")
-    )
-    assert thing(color="") == Thing("d")
-
-
-def test_every_field_is_parsed_as_it_says() -> None:
-    body = {"max": 5, "color": "blue", "weight": 1, "note": "n", "last": True, "digits": "12", "rows": 4}
-    assert thing(**body) == Thing("d", 5, Color.BLUE, 1.0, "n", True, 12, Size(4))
-
-
-def test_a_default_is_rendered_only_if_the_field_says_so_and_fields_have_their_order() -> None:
-    assert Thing("d").encode() == b'{"dataset":"d","max":3}'
-    full = Thing("d", 5, Color.BLUE, 0.25, "n", True, 12, Size(4))
-    assert list(full.to_json()) == ["color", "dataset", "max", "weight", "note", "last", "digits", "rows"]
-    assert Thing.parse(full.encode()) == full
 
 
 @pytest.mark.parametrize(

@@ -43,11 +43,6 @@ def test_a_timestamp_has_seconds_and_nanoseconds(seconds: float) -> None:
     assert whole + nanos / 1e9 == pytest.approx(seconds, abs=2e-9)
 
 
-def test_a_double_is_eight_bytes() -> None:
-    ((number, value),) = wire.fields(wire.double_field(3, 0.5))
-    assert (number, struct.unpack("<d", value)) == (3, (0.5,))  # type: ignore[arg-type]
-
-
 MALFORMED = {
     "field 0": b"\x00",
     "no size": b"\x0a",

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from flight_server.records import Database, DiskTrouble, sqlite_connections
+from flight_server.records import Database, sqlite_connections
 from flight_server.records import database as databases
-from tests.support import sqlite_files
 from tests.support.crash_points import CrashPoints
-from tests.support.ram_directory import ram_directory
 
 COMMITS = 4
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 def add(number: int, size_bytes: int = 100) -> databases.Change[object]:
@@ -61,33 +51,3 @@ def test_what_was_acknowledged_is_there_after_a_crash_at_any_step(
             found = numbers(database)
         assert found == [*range(len(found))], image.step
         assert image.acknowledged <= len(found) <= image.acknowledged + 1, image.step
-
-
-def test_a_commit_whose_sync_failed_is_not_there_once_the_next_one_is_acknowledged(base: Path) -> None:
-    """Its frames lie in the log, where a crash would make it count."""
-    root, fails = base / "root", False
-    root.mkdir()
-
-    def around(what: str, path: Path, work: sqlite_files.Work) -> None:
-        if fails and what == "sync" and path.name.endswith("-wal"):
-            raise OSError(errno.EIO, "Input/output error")
-        work()
-
-    with sqlite_files.watching(around), closing(Database(root)) as database:
-        database.submit(add(1)).result()
-        fails = True
-        with pytest.raises(DiskTrouble):
-            database.submit(add(2)).result()
-        fails = False
-        database.submit(add(3)).result()
-        assert numbers(database) == [1, 3]
-        copied(root, base / "killed")
-    with closing(Database(base / "killed")) as database:
-        assert numbers(database) == [1, 3]
-
-
-def copied(root: Path, copy: Path) -> None:
-    copy.mkdir()
-    for path in root.iterdir():
-        if not path.name.endswith("-shm"):
-            (copy / path.name).write_bytes(path.read_bytes())

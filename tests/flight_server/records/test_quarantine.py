@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -13,15 +12,8 @@ import pytest
 
 from flight_server.protocol import DataQuarantined
 from flight_server.records import Database, DiskTrouble, Quarantine, Quarantined, put_quarantined
-from tests.support.ram_directory import ram_directory
 
 ENTRY = Quarantined.now("d", "g1", "a bit has flipped", ["a.frames", "b.frames"])
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 class Refusal:

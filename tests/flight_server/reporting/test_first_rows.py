@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -24,47 +24,20 @@ from flight_server.protocol import CreateRequest, wire
 from flight_server.reporting import first_rows as module
 from flight_server.reporting.first_rows import first_rows, text_of
 from tests.support import changelogs
-from tests.support.bulk import RawGet
+from tests.support.bulk import RawGet, get
 from tests.support.durable import action, put, put_attempt, table
 from tests.support.durable import get as read
 from tests.support.frames import frame, on_disk
 from tests.support.nodes import running_node
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
-from tests.support.token_hashes import hash_of_token
 
 LIMIT_BYTES = 8 << 20
 NESTED = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])
-TOKENS = f"""
-[principals.reader]
-tokens = ["{hash_of_token("r")}"]
-read = ["mine/"]
-
-[principals.writer]
-tokens = ["{hash_of_token("w")}"]
-write = ["mine/"]
-"""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
-def ask(server: ServerProcess, dataset: str, token: str | None = None, **query: str) -> Any:
-    headers = None if token is None else {"Authorization": f"Bearer {token}"}
-    with RawGet(
-        f"{server.http}/v1/rows?{urlencode({'dataset': dataset, **query})}", headers=headers
-    ) as asked:
-        return asked.answer().json()
+def ask(server: ServerProcess, dataset: str, **query: str) -> Any:
+    return get(f"{server.http}/v1/rows?{urlencode({'dataset': dataset, **query})}").json()
 
 
 def statistics(client: flight.FlightClient, dataset: str) -> Any:
@@ -244,23 +217,6 @@ def test_retention_does_not_count_it(server: ServerProcess, client: flight.Fligh
         assert len(ask(server, "once")["rows"]) == 10
     assert read(client, "once").num_rows == 10
     eventually(lambda: ask(server, "once")["note"], "it has no rows here, or retention has released them")
-
-
-def test_a_principal_that_may_not_read_sees_no_rows(tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.toml"
-    tokens.write_text(TOKENS)
-    with ServerProcess.start(token_file=tokens) as server, flight.connect(server.location) as client:
-        options = flight.FlightCallOptions(timeout=60, headers=[(b"authorization", b"Bearer w")])
-        writer, _ = client.do_put(flight.FlightDescriptor.for_path("mine/a"), table(10).schema, options)
-        with writer:
-            writer.write_table(table(10))
-        assert len(ask(server, "mine/a", "r")["rows"]) == 10
-        refused = ask(server, "mine/a", "w")
-        assert refused["error"] == "forbidden"
-        assert "needs 'read'" in refused["message"]
-        missing = ask(server, "other/a", "r")
-        assert (missing["error"], missing["message"][:30]) == ("not_found", "there is no dataset 'other/a':")
-        assert ask(server, "mine/a")["error"] == "unauthenticated"
 
 
 @pytest_asyncio.fixture

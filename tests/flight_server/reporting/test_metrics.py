@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -21,18 +21,6 @@ from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 
-@pytest.fixture(scope="module")
-def used() -> Iterator[ServerProcess]:
-    """For tests that do not mind what others have left."""
-    with ServerProcess.start(memory_limit="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def server(flight_server_process: Callable[..., ServerProcess]) -> ServerProcess:
-    return flight_server_process(memory_limit="64MiB")
-
-
 def metrics(server: ServerProcess) -> dict[str, float]:
     """Every sample, its labels behind its name."""
     text = get(f"{server.http}/metrics").body.decode()
@@ -44,7 +32,8 @@ def metrics(server: ServerProcess) -> dict[str, float]:
     }
 
 
-def test_metrics_show_what_happened(server: ServerProcess) -> None:
+def test_metrics_show_what_happened(flight_server_process: Callable[..., ServerProcess]) -> None:
+    server = flight_server_process(memory_limit="64MiB")
     with flight.connect(server.location) as client:
         put(client, table(1000), dataset="d")
         before = metrics(server)
@@ -71,7 +60,8 @@ def test_metrics_show_what_happened(server: ServerProcess) -> None:
     assert {name for name in after if name.startswith("flight_shuffle_build_info")}
 
 
-def test_metrics_add_up_what_changelogs_have(server: ServerProcess) -> None:
+def test_metrics_add_up_what_changelogs_have(flight_server_process: Callable[..., ServerProcess]) -> None:
+    server = flight_server_process(memory_limit="64MiB")
     schema = pa.schema([("key", pa.int64())])
     with flight.connect(server.location) as client:
         for name, puts in (("a", 1), ("b", 3), ("empty", 0)):
@@ -118,8 +108,8 @@ _ABBREVIATED = (
 _TYPES = r"(^|_)(gauge|counter|histogram|summary)(_|$)"
 
 
-def test_names_keep_the_rules_of_prometheus_and_each_metric_is_explained(used: ServerProcess) -> None:
-    text = get(f"{used.http}/metrics").body.decode()
+def test_names_keep_the_rules_of_prometheus_and_each_metric_is_explained(server: ServerProcess) -> None:
+    text = get(f"{server.http}/metrics").body.decode()
     families = list(text_string_to_metric_families(text))
     assert len(families) > 70
     for family in families:
@@ -170,15 +160,15 @@ _NAMED = {
 }
 
 
-def test_every_number_of_the_server_is_a_metric(used: ServerProcess) -> None:
-    with flight.connect(used.location) as client:
+def test_every_number_of_the_server_is_a_metric(server: ServerProcess) -> None:
+    with flight.connect(server.location) as client:
         said = action(client, "statistics")
     numbers: set[str] = set()
     for key, value in said.items():
         if key not in _NO_NUMBERS:
             inner = value if key in ("memory", "disk") else {}
             numbers |= {f"{key}.{each}" for each in inner if each != "accounts"} or {key}
-    text = get(f"{used.http}/metrics").body.decode()
+    text = get(f"{server.http}/metrics").body.decode()
     missing = []
     for number in sorted(numbers):
         metric = _NAMED.get(number, f"{number}_total")
@@ -194,11 +184,11 @@ def _accounts(pool: dict[str, Any]) -> set[str]:
     return set(inner) | {name for each in inner.values() for name in _accounts(each)}
 
 
-def test_every_number_of_a_changelog_is_a_metric(used: ServerProcess) -> None:
-    with flight.connect(used.location) as client:
+def test_every_number_of_a_changelog_is_a_metric(server: ServerProcess) -> None:
+    with flight.connect(server.location) as client:
         changelogs.create(client, "a", pa.schema([("key", pa.int64())]))
         said = changelogs.numbers(client, "a")
-    shown = metrics(used)
+    shown = metrics(server)
     renamed = {"bytes": "memory_bytes", "upper": "versions", "hold_count": "holds"}
     of_one = {"since", "delay_seconds"}  # not to be added up
     numbers = {
@@ -211,9 +201,9 @@ def test_every_number_of_a_changelog_is_a_metric(used: ServerProcess) -> None:
 
 
 def test_each_code_of_an_error_and_each_kind_of_wait_is_a_metric_from_the_start(
-    used: ServerProcess,
+    server: ServerProcess,
 ) -> None:
-    shown = metrics(used)
+    shown = metrics(server)
     codes = [code for code, kind in error_classes().items() if kind.__module__.startswith("flight_server.")]
     assert len(codes) > 20
     for code in set(codes) - {"error"}:

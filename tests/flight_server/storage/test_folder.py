@@ -77,35 +77,6 @@ def test_a_folder_that_is_not_the_server_s_any_more_takes_nothing(tmp_path: Path
     assert [path.name for path in folder.path.iterdir()] == [name]
 
 
-def test_a_sweep_deletes_own_files_that_are_not_named_and_lists_what_is_foreign(tmp_path: Path) -> None:
-    folder, elsewhere = Folder(tmp_path / "segments", OWNER), tmp_path / "elsewhere"
-    elsewhere.write_text("not to be followed")
-    named, garbage = made(folder), made(folder)
-    kept: list[Path] = []
-    other = "f" * 16
-    strange = [
-        "notes.txt",
-        f"{other}-{'0' * 16}.frames",
-        f"{OWNER}-{'0' * 16}.frames.old",
-        f"{OWNER}-{'0' * 15}.frames",
-        f"{OWNER}-{'0' * 16}.txt",
-    ]
-    for name in strange:
-        (folder.path / name).write_text("cargo")
-    (folder.path / f"{OWNER}-{'1' * 16}.frames").symlink_to(elsewhere)
-    os.mkfifo(folder.path / f"{OWNER}-{'2' * 16}.run")
-    (folder.path / f"{OWNER}-{'3' * 16}.run").mkdir()
-    foreign = [
-        *strange,
-        *(f"{OWNER}-{number * 16}.{end}" for number, end in (("1", "frames"), ("2", "run"), ("3", "run"))),
-    ]
-    assert folder.sweep({named}, kept.append) == sorted(str(folder.path / name) for name in foreign)
-    assert {path.name for path in folder.path.iterdir()} == {named, *foreign}
-    assert garbage not in foreign
-    assert kept == []
-    assert elsewhere.read_text() == "not to be followed"
-
-
 def test_garbage_that_the_disk_keeps_stops_no_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(tmp_path / "segments", OWNER)
     name = made(folder)
@@ -117,13 +88,6 @@ def test_garbage_that_the_disk_keeps_stops_no_start(tmp_path: Path, monkeypatch:
     kept: list[Path] = []
     assert folder.sweep(set(), kept.append) == []
     assert kept == [folder.path / name]
-
-
-def test_only_names_of_the_folder_s_owner_are_deleted(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "segments", OWNER)
-    name, gone = f"{OWNER}-{'1' * 16}.run", f"{OWNER}-{'0' * 16}.frames"
-    others = ["cargo", "../cargo", f"../segments/{name}", f"{'f' * 16}-{'0' * 16}.frames", "", "."]
-    assert folder.own([*others, name, gone]) == [folder.path / name, folder.path / gone]
 
 
 def test_files_that_no_row_names_are_told_by_their_headers(tmp_path: Path) -> None:

@@ -39,14 +39,6 @@ def files(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "segments").iterdir())
 
 
-def test_slices_give_back_the_bytes_in_any_order(writer: SegmentWriter, disk: MemoryPool) -> None:
-    messages = [b"first", b"", b"third", b"x" * 30]
-    slices = writer.append(messages)
-    slices += writer.append([b"later"])
-    assert [slice_.read() for slice_ in reversed(slices)] == [b"later", *reversed(messages)]
-    assert disk.used_bytes == HEADER_BYTES + sum(map(len, messages)) + 5
-
-
 def test_more_messages_than_one_call_takes_are_written(tmp_path: Path) -> None:
     messages = [bytes([number % 256]) for number in range(900)] * 1
     many = segment_writer(tmp_path / "segments").append(messages * 3)
@@ -136,31 +128,6 @@ def test_a_segment_that_cannot_be_made_is_trouble_and_the_next_try_is_a_new_one(
     monkeypatch.undo()
     assert disk.used_bytes == 0
     assert writer.append([b"x"])[0].read() == b"x"
-
-
-def test_a_folder_that_vanishes_takes_no_bytes_with_it(
-    writer: SegmentWriter, disk: MemoryPool, tmp_path: Path
-) -> None:
-    (before,) = writer.append([b"x" * 100])
-    before.segment.path.unlink()
-    (tmp_path / "segments").rmdir()
-    assert not before.segment.in_place()
-    (after,) = writer.append([b"after"])
-    assert after.segment.in_place()
-    assert before.read() == b"x" * 100
-    del before
-    assert disk.used_bytes == HEADER_BYTES + 5
-
-
-def test_a_read_that_the_disk_refuses_is_trouble_and_the_next_one_may_succeed(
-    writer: SegmentWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (slice_,) = writer.append([b"0123456789"])
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", failing(errno.EIO))
-        with pytest.raises(DiskTrouble, match=r"\.frames: Input/output error"):
-            slice_.read()
-    assert slice_.read(anew=True) == b"0123456789"
 
 
 def test_a_failed_sync_makes_the_segment_suspect_for_ever(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
@@ -16,34 +14,20 @@ from flight_server.memory.accounts import Budget
 from flight_server.node import Node
 from flight_server.protocol import Retention
 from flight_server.protocol.checksums import crc32c
-from flight_server.protocol.errors import DatasetDropped, Unavailable
 from flight_server.storage.disk import Disk
-from flight_server.storage.segments import Segment
 from flight_server.tiering.recovery import recover
 from tests.support.queues import take_one
 from tests.support.sealing import (
-    SCHEMA,
-    Held,
-    bytes_after_restart,
     bytes_of,
     committed,
     create,
-    durable_node,
     files,
     frame,
     frames_of,
-    hold_commit,
     publish,
-    refused_commits,
     restarted,
     seal,
 )
-
-
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with durable_node(tmp_path) as node:
-        yield node
 
 
 async def test_what_was_spilled_is_not_written_again_and_what_is_in_ram_leaves_it_for_nothing(
@@ -111,72 +95,6 @@ async def test_frames_that_retention_released_before_the_seal_keep_their_numbers
         assert partition.totals == dataset.partition(0).totals
         assert await bytes_of(after, after.find("d"), 0) == [b"left"]
         assert take_one(partition.subscribe(1)).read_back() == b"left"
-
-
-async def test_a_seal_broken_off_while_it_is_committed_is_made(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = create(node)
-    publish(node, dataset, 0, [b"x"])
-    held = hold_commit(node, monkeypatch)
-    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
-    await held.reached()
-    task.cancel()
-    await asyncio.sleep(0)
-    assert not task.done(), "its commit is still on its way, and must not come after the next one"
-    held.go_on()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert dataset.sealed
-    assert await bytes_after_restart(tmp_path) == [b"x"]
-
-
-@pytest.mark.parametrize("seconds", [0.3, 60])
-async def test_a_commit_that_the_disk_refuses_changes_nothing_and_is_tried_until_the_deadline(
-    tmp_path: Path, seconds: float
-) -> None:
-    async with durable_node(tmp_path, patience_seconds=seconds) as node:
-        dataset = create(node)
-        publish(node, dataset, 0, [b"x"])
-        with refused_commits(node):
-            task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
-            await asyncio.wait([task], timeout=0.6)
-        if seconds < 1:
-            with pytest.raises(Unavailable, match="could not be put on disk"):
-                await task
-            assert (committed(tmp_path), dataset.sealed) == ([], False)
-            await node.durability.persist(dataset, [0], lambda: seal(dataset, 0))
-        await task if seconds > 1 else None
-        assert dataset.sealed
-    assert await bytes_after_restart(tmp_path) == [b"x"]
-
-
-async def test_a_dataset_dropped_during_its_seal_is_not_on_disk_after_it(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = create(node)
-    publish(node, dataset, 0, [b"x"])
-    held = Held(Segment, "sync", monkeypatch)
-    task = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
-    await held.reached()
-    node.catalogue.drop("d")
-    held.go_on()
-    with pytest.raises(DatasetDropped):
-        await task
-    assert committed(tmp_path) == []
-
-
-async def test_a_reader_of_a_replaced_dataset_finishes(node: Node, tmp_path: Path) -> None:
-    old = create(node)
-    publish(node, old, 0, [b"old"])
-    await node.durability.persist(old, [0], lambda: None)
-    seal(old, 0)
-    (kept,) = old.partition(0).frames()
-    kept.leave_ram()
-    node.catalogue.install(node.catalogue.prepare(old.request(), SCHEMA))
-    await node.catalogue.records.commit(lambda _: None)
-    assert committed(tmp_path) == []
-    assert kept.read_back() == b"old"
 
 
 async def test_retention_in_seconds_goes_on_where_it_was(

@@ -1,20 +1,28 @@
-"""What happens to a dataset while it is being sealed: spilling, loss, a bug."""
+"""What happens to a durable dataset while it is being sealed: spilling, loss, a bug, other writes of its name."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue
 from flight_server.datasets.dataset import Dataset
 from flight_server.kinds.seals import seal as seal_shuffle
+from flight_server.kinds.stream import StreamSink
 from flight_server.node import Node
-from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
-from flight_server.protocol.errors import CorruptFrame, DatasetDropped
+from flight_server.protocol import (
+    Commit,
+    CreateRequest,
+    Kind,
+    PutCommand,
+    Retention,
+    SealRequest,
+    WriteMode,
+)
+from flight_server.protocol.errors import AlreadyExists, Conflict, CorruptFrame, DatasetDropped, NotFound
 from flight_server.storage.segments import SegmentWriter
 from flight_server.tiering import durability
 from tests.support.queues import take_one
@@ -24,18 +32,12 @@ from tests.support.sealing import (
     bytes_after_restart,
     committed,
     create,
-    durable_node,
     frame,
+    hold_commit,
     publish,
     seal,
     staged,
 )
-
-
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with durable_node(tmp_path) as node:
-        yield node
 
 
 async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_they_are(
@@ -153,3 +155,63 @@ async def test_a_staged_write_that_is_dropped_during_its_seal_does_not_take_the_
     assert node.catalogue.get("d") is None
     await node.catalogue.disk.disposal.wait_idle()
     assert committed(tmp_path) == []
+
+
+async def held_seal(
+    node: Node, dataset: Dataset, request: SealRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Held, asyncio.Task[Any]]:
+    """A seal that is just being committed."""
+    held = hold_commit(node, monkeypatch)
+    sealing = asyncio.ensure_future(seal_shuffle(node.durability, dataset, request))
+    await held.reached()
+    return held, sealing
+
+
+async def put(node: Node, message: bytes) -> Dataset:
+    """What a put makes that is not durable, acknowledged."""
+    sink = StreamSink(node.durability, PutCommand("d"), SCHEMA)
+    sink.publish(0, frame(node, message))
+    await sink.end()
+    return sink.dataset
+
+
+@pytest.mark.parametrize(("mode", "refusal"), [(WriteMode.NEW, AlreadyExists), (WriteMode.APPEND, Conflict)])
+async def test_a_put_that_was_acknowledged_during_the_seal_keeps_the_name_and_the_write_may_be_sealed_later(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WriteMode, refusal: type[Exception]
+) -> None:
+    dataset, request = staged(node, mode)
+    held, sealing = await held_seal(node, dataset, request, monkeypatch)
+    meanwhile = await put(node, b"meanwhile")
+    held.go_on()
+    with pytest.raises(refusal):
+        await sealing
+    assert node.catalogue.find("d") is meanwhile
+    await node.catalogue.records.commit(lambda _: None)
+    assert committed(tmp_path) == []
+    node.catalogue.drop("d")
+    assert (await seal_shuffle(node.durability, dataset, request)).generation == dataset.generation
+    assert await bytes_after_restart(tmp_path) == [b"w"]
+
+
+async def test_a_drop_of_a_staged_write_waits_for_its_commit_and_is_refused(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset, request = staged(node, WriteMode.NEW)
+    held, sealing = await held_seal(node, dataset, request, monkeypatch)
+    dropping = asyncio.ensure_future(node.catalogue.remove("d", dataset.generation, staged=True))
+    await asyncio.sleep(0.05)
+    assert not dropping.done()
+    held.go_on()
+    await sealing
+    with pytest.raises(NotFound, match="was sealed"):
+        await dropping
+    assert committed(tmp_path) == [dataset.generation]
+
+
+async def test_a_staged_overwrite_keeps_what_the_request_leaves_open(node: Node) -> None:
+    made = CreateRequest("d", Kind.SHUFFLE, durable=True, lease_seconds=77.0, retention=Retention(readers=2))
+    node.catalogue.create(made, SCHEMA)
+    dataset, request = staged(node, WriteMode.OVERWRITE)
+    await seal_shuffle(node.durability, dataset, request)
+    assert dataset.durable
+    assert (dataset.lease_seconds, dataset.retention) == (77.0, Retention(readers=2))

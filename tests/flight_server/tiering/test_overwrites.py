@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sqlite3
-from collections.abc import AsyncIterator
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from flight_server import config
 from flight_server.datasets.dataset import Dataset
@@ -46,12 +43,6 @@ from tests.support.sealing import (
     restarted,
     seal,
 )
-
-
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with durable_node(tmp_path) as node:
-        yield node
 
 
 async def written(node: Node, message: bytes) -> Dataset:
@@ -222,7 +213,7 @@ async def test_a_refused_overwrite_that_a_crash_could_make_count_keeps_its_files
     await written(node, b"old")
     (old,) = files(tmp_path)
     with refused_commits(node):
-        monkeypatch.setattr(node.catalogue.records, "_in_doubt", True)
+        monkeypatch.setattr(node.catalogue.records, "in_doubt", True)
         sink = overwrite(node, b"new")
         with pytest.raises(Unavailable):
             await sink.end()
@@ -331,19 +322,6 @@ async def test_a_lease_that_is_renewed_while_the_disk_refuses_the_deletion_goes_
     await same_after_a_crash(node, tmp_path, b"x")
 
 
-async def test_a_drop_that_the_disk_refuses_leaves_the_dataset_and_is_not_made_later(
-    node: Node, tmp_path: Path
-) -> None:
-    dataset = await written(node, b"x")
-    with refused_commits(node), pytest.raises(Unavailable, match="stays as it is"):
-        await node.catalogue.remove("d")
-    await node.catalogue.records.commit(lambda _: None)
-    assert node.catalogue.find("d") is dataset
-    await same_after_a_crash(node, tmp_path, b"x")
-    await node.catalogue.remove("d")
-    assert (committed(tmp_path), files(tmp_path)) == ([], [])
-
-
 @pytest.mark.parametrize("ending", ["lease", "retention", "overwrite", "drop"])
 async def test_an_entry_of_damage_stays_in_the_quarantine_until_a_drop(
     node: Node, tmp_path: Path, ending: str
@@ -418,31 +396,6 @@ async def test_a_shuffle_that_a_later_run_replaces_does_not_come_back(node: Node
     second, _ = await shuffles.create(requests[1], SCHEMA)
     assert node.catalogue.find("d") is second
     assert committed(tmp_path) == []
-
-
-async def test_a_drop_of_a_name_that_only_the_quarantine_has_deletes_its_files(
-    node: Node, tmp_path: Path
-) -> None:
-    await written(node, b"x")
-    (file,) = files(tmp_path)
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    shutil.copytree(tmp_path / "records", copy / "records")
-    (copy / "segments").mkdir()
-    (copy / "segments" / file.name).write_bytes(b"too short")
-    for _ in range(2):  # the second start finds it in the quarantine
-        with closing(restarted(copy)) as after:
-            with pytest.raises(DataQuarantined, match=r"has 9 of \d+ bytes"):
-                after.find("d")
-            assert committed(copy) == []
-            assert len(files(copy)) == 1
-    with closing(restarted(copy)) as after:
-        assert await after.drop_quarantined("d") is not None
-        assert after.disk.quarantine.entries == []
-        assert files(copy) == []
-        with pytest.raises(NotFound):
-            after.find("d")
-        assert await after.drop_quarantined("d") is None
 
 
 async def test_readers_of_a_recovered_dataset_that_was_overwritten_finish_with_partitions_not_read_before(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,17 +16,10 @@ from flight_server.kinds.seals import seal
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from tests.support.crash_points import CrashPoints, Image
-from tests.support.ram_directory import ram_directory
 from tests.support.sealing import SCHEMA, bytes_of, durable_node, frame, hold_commit, restarted
 
 # What the name may lead to after each acknowledged step; the next one may be there, too.
 STEPS: list[bytes | None] = [None, b"new", b"overwritten", b"given up or not", b"last", None]
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 def staged(node: Node, mode: WriteMode, message: bytes) -> tuple[Dataset, SealRequest]:

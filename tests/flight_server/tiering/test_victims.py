@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
-
-import pytest
 
 from flight_server.concurrency import at_once
 from flight_server.datasets.catalogue import Catalogue
@@ -15,13 +12,6 @@ from flight_server.protocol import CreateRequest
 from flight_server.tiering.spiller import Groups, picking
 from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame, spill
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    catalogue = new_catalogue(tmp_path, 64 << 20)
-    yield catalogue
-    catalogue.close()
 
 
 def pick(datasets: Sequence[Dataset], size_bytes: int) -> Groups:

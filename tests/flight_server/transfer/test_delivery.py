@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from flight_server.datasets.dataset import Dataset
-from flight_server.frames.message import Frame, Payload
 from flight_server.memory.accounts import Pace
 from flight_server.memory.pool import Reservation
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest
-from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
+from tests.support.frames import frame
 from tests.support.nodes import running_node
 
 READER = Reader("d", 0, "test")
@@ -115,8 +114,7 @@ def begun(node: Node, messages: list[bytes]) -> Dataset:
     dataset, _ = node.catalogue.create(CreateRequest("d"), None)
     partition = dataset.begin_stream(0)
     for data in messages:
-        payload = Payload(data, node.budget.frames.reserve(len(data)))
-        partition.publish(Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload))
+        partition.publish(frame(data, pool=node.budget.frames))
     return dataset
 
 

@@ -7,13 +7,12 @@ from contextlib import aclosing
 from pathlib import Path
 
 from flight_server.datasets.dataset import Dataset
-from flight_server.frames.message import Frame, Payload
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest
-from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
+from tests.support.frames import frame
 from tests.support.nodes import running_node
 
 LIMIT_BYTES = 8 << 20
@@ -31,8 +30,7 @@ def sealed(node: Node) -> Dataset:
     partition = dataset.begin_stream(0)
     for number in range(FRAMES):
         data = bytes([number]) * FRAME_BYTES
-        payload = Payload(data, node.budget.frames.reserve(len(data)))
-        partition.publish(Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload))
+        partition.publish(frame(data, pool=node.budget.frames))
     dataset.end_stream(partition)
     return dataset
 

@@ -61,82 +61,66 @@ def create(node: Node, calls: Calls, name: str) -> None:
         node.catalogue.create(CreateRequest(name, Kind.SHUFFLE), None)
 
 
-async def test_a_put_that_crosses_the_quota_fails_whole_and_others_go_on(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        usages = Usages(node.budget)
-        etl, others = Calls(usages, "etl", bytes=300 * KIBIBYTE), Calls(usages, "others")
-        await put(node, etl, "first", 3)
-        held_bytes = etl.usage.used_bytes
-        assert 3 * BATCH.nbytes <= held_bytes < 4 * BATCH.nbytes
-        with pytest.raises(
-            QuotaExceeded, match="dataset 'second' gets no more: principal 'etl' has"
-        ) as refused:
-            await put(node, etl, "second", 3)
-        detail = refused.value.detail
-        assert (detail["principal"], detail["quota"], detail["limit"]) == ("etl", "bytes", 300 * KIBIBYTE)
-        assert not refused.value.retryable
-        await put(node, others, "third", 20)
-        assert (await read_table(node, node.catalogue.find("third"))).num_rows == 20 * BATCH.num_rows
-        # What failed has left; what was there stays, and counts until it is dropped.
-        node.catalogue.drop("second")
-        assert etl.usage.used_bytes == held_bytes
-        with pytest.raises(QuotaExceeded):
-            await put(node, etl, "second", 2)
-        node.catalogue.drop("second")
-        node.catalogue.drop("first")
-        assert etl.usage.used_bytes == 0
+async def test_a_put_that_crosses_the_quota_fails_whole_and_others_go_on(node: Node) -> None:
+    usages = Usages(node.budget)
+    etl, others = Calls(usages, "etl", bytes=300 * KIBIBYTE), Calls(usages, "others")
+    await put(node, etl, "first", 3)
+    held_bytes = etl.usage.used_bytes
+    assert 3 * BATCH.nbytes <= held_bytes < 4 * BATCH.nbytes
+    with pytest.raises(QuotaExceeded, match="dataset 'second' gets no more: principal 'etl' has") as refused:
         await put(node, etl, "second", 3)
-        etl.principal = Principal("etl", quotas=Quotas(bytes=1))  # the token file has changed
-        assert etl.usage.used_bytes == held_bytes
-        with pytest.raises(QuotaExceeded):
-            await put(node, etl, "fourth")
+    detail = refused.value.detail
+    assert (detail["principal"], detail["quota"], detail["limit"]) == ("etl", "bytes", 300 * KIBIBYTE)
+    assert not refused.value.retryable
+    await put(node, others, "third", 20)
+    assert (await read_table(node, node.catalogue.find("third"))).num_rows == 20 * BATCH.num_rows
+    # What failed has left; what was there stays, and counts until it is dropped.
+    node.catalogue.drop("second")
+    assert etl.usage.used_bytes == held_bytes
+    with pytest.raises(QuotaExceeded):
+        await put(node, etl, "second", 2)
+    node.catalogue.drop("second")
+    node.catalogue.drop("first")
+    assert etl.usage.used_bytes == 0
+    await put(node, etl, "second", 3)
+    etl.principal = Principal("etl", quotas=Quotas(bytes=1))  # the token file has changed
+    assert etl.usage.used_bytes == held_bytes
+    with pytest.raises(QuotaExceeded):
+        await put(node, etl, "fourth")
 
 
-async def test_staged_writes_of_one_name_count_each(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", datasets=2)
-        create(node, etl, "a")
+async def test_staged_writes_of_one_name_count_each(node: Node) -> None:
+    etl = Calls(Usages(node.budget), "etl", datasets=2)
+    create(node, etl, "a")
 
-        def stage(write: str) -> None:
-            request = CreateRequest("a", Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write=write)
-            with etl.run():
-                node.catalogue.stage(request, None)
-
-        for write in ("1", "2"):
-            stage(write)
-        with pytest.raises(QuotaExceeded):
-            stage("3")
-
-
-async def test_a_quota_that_the_token_file_takes_away_holds_no_longer(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", bytes=10 * KIBIBYTE)
+    def stage(write: str) -> None:
+        request = CreateRequest("a", Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write=write)
         with etl.run():
-            node.catalogue.create(CreateRequest("d", partitions=2), None)
-        with pytest.raises(QuotaExceeded):
-            await put(node, etl, "d", partition=0)
-        etl.principal = Principal("etl")
-        await put(node, etl, "d", partition=1)
+            node.catalogue.stage(request, None)
+
+    for write in ("1", "2"):
+        stage(write)
+    with pytest.raises(QuotaExceeded):
+        stage("3")
 
 
-async def test_puts_at_the_same_time_do_not_pass_the_quota_together(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", bytes=500 * KIBIBYTE)
-        most = 0
+async def test_puts_at_the_same_time_do_not_pass_the_quota_together(node: Node) -> None:
+    etl = Calls(Usages(node.budget), "etl", bytes=500 * KIBIBYTE)
+    most = 0
 
-        async def one(number: int) -> bool:
-            nonlocal most
-            try:
-                await put(node, etl, f"d{number}", 2)
-            except QuotaExceeded:
-                return False
-            finally:
-                most = max(most, etl.usage.used_bytes)
-            return True
+    async def one(number: int) -> bool:
+        nonlocal most
+        try:
+            await put(node, etl, f"d{number}", 2)
+        except QuotaExceeded:
+            return False
+        finally:
+            most = max(most, etl.usage.used_bytes)
+        return True
 
-        done = await asyncio.gather(*map(one, range(8)))
-        assert 1 <= sum(done) < 8
-        assert most <= 500 * KIBIBYTE
+    done = await asyncio.gather(*map(one, range(8)))
+    assert 1 <= sum(done) < 8
+    assert most <= 500 * KIBIBYTE
 
 
 async def test_bytes_on_disk_count(tmp_path: Path) -> None:
@@ -154,99 +138,80 @@ async def test_bytes_on_disk_count(tmp_path: Path) -> None:
                 await asyncio.sleep(0.001)
 
 
-async def test_datasets_count_until_they_are_dropped_and_a_replaced_one_counts_once(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        usages = Usages(node.budget)
-        etl, others = Calls(usages, "etl", datasets=2), Calls(usages, "others", datasets=1)
-        create(node, etl, "a")
-        await put(node, etl, "b")
-        for refused in ("c", "d"):
-            with pytest.raises(QuotaExceeded, match=r"principal 'etl' has 2 of 2 datasets, its quota; drop"):
-                create(node, etl, refused)
-        with pytest.raises(FlightShuffleError):
-            await put(node, etl, "c")
-        assert not node.catalogue.has("c")
-        create(node, others, "c")
-        await put(node, etl, "b", mode="overwrite")
-        assert etl.usage.statistics()["datasets"] == {"used": 2, "limit": 2}
-        node.catalogue.drop("a")
-        create(node, etl, "d")
-        # Of a name that another principal takes, the other one has the dataset.
-        await put(node, etl, "b", mode="overwrite")
-        node.catalogue.drop("c")
-        await put(node, others, "b", mode="overwrite")
-        assert [
-            etl.usage.statistics()["datasets"]["used"],
-            others.usage.statistics()["datasets"]["used"],
-        ] == [1, 1]
+async def test_datasets_count_until_they_are_dropped_and_a_replaced_one_counts_once(node: Node) -> None:
+    usages = Usages(node.budget)
+    etl, others = Calls(usages, "etl", datasets=2), Calls(usages, "others", datasets=1)
+    create(node, etl, "a")
+    await put(node, etl, "b")
+    for refused in ("c", "d"):
+        with pytest.raises(QuotaExceeded, match=r"principal 'etl' has 2 of 2 datasets, its quota; drop"):
+            create(node, etl, refused)
+    with pytest.raises(FlightShuffleError):
+        await put(node, etl, "c")
+    assert not node.catalogue.has("c")
+    create(node, others, "c")
+    await put(node, etl, "b", mode="overwrite")
+    assert etl.usage.statistics()["datasets"] == {"used": 2, "limit": 2}
+    node.catalogue.drop("a")
+    create(node, etl, "d")
+    # Of a name that another principal takes, the other one has the dataset.
+    await put(node, etl, "b", mode="overwrite")
+    node.catalogue.drop("c")
+    await put(node, others, "b", mode="overwrite")
+    assert [
+        etl.usage.statistics()["datasets"]["used"],
+        others.usage.statistics()["datasets"]["used"],
+    ] == [1, 1]
 
 
-async def test_running_streams_count_and_the_error_says_to_wait(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        usages = Usages(node.budget)
-        etl, others = Calls(usages, "etl", streams=1), Calls(usages, "others")
-        with etl.usage.stream():
-            with pytest.raises(QuotaInUse, match="principal 'etl' has 1 running puts and gets") as refused:
-                await put(node, etl, "a")
-            assert refused.value.retryable
-            await put(node, others, "b")
-        await put(node, etl, "a")
-        assert etl.usage.statistics()["streams"] == {"used": 0, "limit": 1}
+async def test_running_streams_count_and_the_error_says_to_wait(node: Node) -> None:
+    usages = Usages(node.budget)
+    etl, others = Calls(usages, "etl", streams=1), Calls(usages, "others")
+    with etl.usage.stream():
+        with pytest.raises(QuotaInUse, match="principal 'etl' has 1 running puts and gets") as refused:
+            await put(node, etl, "a")
+        assert refused.value.retryable
+        await put(node, others, "b")
+    await put(node, etl, "a")
+    assert etl.usage.statistics()["streams"] == {"used": 0, "limit": 1}
 
 
-async def test_a_principal_sees_its_quotas_in_the_statistics(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", bytes=1 << 20, streams=3)
-        create(node, etl, "d")
-        caller = anyone(node.catalogue, "action statistics")
-        with etl.run():
-            found = (await reports.statistics(node.observed, ListedPage(), caller))["quotas"]
-        assert found == {
-            "bytes": {"used": 0, "limit": 1 << 20},
-            "datasets": {"used": 1, "limit": None},
-            "streams": {"used": 0, "limit": 3},
-        }
-        assert "quotas" not in await reports.statistics(node.observed, ListedPage(), caller)
+async def test_a_principal_sees_its_quotas_in_the_statistics(node: Node) -> None:
+    etl = Calls(Usages(node.budget), "etl", bytes=1 << 20, streams=3)
+    create(node, etl, "d")
+    caller = anyone(node.catalogue, "action statistics")
+    with etl.run():
+        found = (await reports.statistics(node.observed, ListedPage(), caller))["quotas"]
+    assert found == {
+        "bytes": {"used": 0, "limit": 1 << 20},
+        "datasets": {"used": 1, "limit": None},
+        "streams": {"used": 0, "limit": 3},
+    }
+    assert "quotas" not in await reports.statistics(node.observed, ListedPage(), caller)
 
 
-async def test_what_a_kind_keeps_beside_frames_counts(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", bytes=1 << 30)
-        create(node, etl, "d")
-        dataset = node.catalogue.find("d")
-
-        class Stored(Attachment):  # what a changelog's attachment says
-            def stored(self) -> tuple[int, int, int]:
-                return 5, 700, 300
-
-            def close(self, why: str) -> None: ...
-
-        dataset.attached = Stored()
-        assert etl.usage.used_bytes == 1000
-        node.catalogue.drop("d")
-        assert etl.usage.used_bytes == 0
-
-
-async def test_what_a_kind_has_taken_since_the_last_look_is_looked_for_before_the_quota_is_passed(
-    tmp_path: Path,
+async def test_what_a_kind_keeps_beside_frames_counts_and_is_looked_for_before_the_quota_is_passed(
+    node: Node,
 ) -> None:
-    async with running_node(tmp_path) as node:
-        etl = Calls(Usages(node.budget), "etl", bytes=1000)
-        create(node, etl, "d")
-        dataset = node.catalogue.find("d")
+    etl = Calls(Usages(node.budget), "etl", bytes=1000)
+    create(node, etl, "d")
+    dataset = node.catalogue.find("d")
 
-        class Kept(Attachment):
-            size_bytes = 0
+    class Kept(Attachment):  # what a changelog's attachment says
+        size_bytes = 0
 
-            def stored(self) -> tuple[int, int, int]:
-                return 1, self.size_bytes, 0
+        def stored(self) -> tuple[int, int, int]:
+            return 1, self.size_bytes, self.size_bytes
 
-            def close(self, why: str) -> None: ...
+        def close(self, why: str) -> None: ...
 
-        dataset.attached = kept = Kept()
-        for _ in range(2):
-            with etl.usage.claim(400, "d"):
-                pass
-            kept.size_bytes += 400
-        with pytest.raises(QuotaExceeded, match="has 800 of 1000 bytes"), etl.usage.claim(400, "d"):
+    dataset.attached = kept = Kept()
+    for _ in range(2):
+        with etl.usage.claim(400, "d"):
             pass
+        kept.size_bytes += 200
+    with pytest.raises(QuotaExceeded, match="has 800 of 1000 bytes"), etl.usage.claim(400, "d"):
+        pass
+    assert etl.usage.used_bytes == 800
+    node.catalogue.drop("d")
+    assert etl.usage.used_bytes == 0

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from contextlib import aclosing
-from pathlib import Path
 
 import pyarrow as pa
-import pytest_asyncio
 
 from flight_server.datasets import Dataset, Partition, PartitionState
 from flight_server.frames import Encoder, Frame, FrameBuilder, SchemaMessage
@@ -19,16 +16,9 @@ from flight_server.tiering import Reader
 from flight_server.transfer import FrameRange, Gathering
 from flight_server.transfer.reading import BURST_MESSAGES
 from tests.support.frames import frame, on_disk
-from tests.support.nodes import running_node
 
 PLAIN = pa.schema([("n", pa.int64())])
 TEXTS = pa.schema([("text", pa.dictionary(pa.int32(), pa.string()))])
-
-
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path) as found:
-        yield found
 
 
 def dataset_of(node: Node, *sizes_bytes: int, name: str = "d") -> Dataset:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,7 +17,6 @@ from flight_server.tiering import Loading
 from flight_server.transfer import reading_plans
 from flight_server.transfer.reading_plans import PlannedSlice, cut, plan_bytes, plan_json, planned
 from tests.support.accepting import accept
-from tests.support.catalogues import new_catalogue
 from tests.support.frames import frame
 
 
@@ -68,13 +65,6 @@ async def plan(catalogue: Catalogue, dataset: Dataset, request: PlanRequest) -> 
     }
     assert len(said) <= await plan_bytes(dataset, request)
     return slices
-
-
-@pytest.fixture
-def catalogue(tmp_path: Path) -> Iterator[Catalogue]:
-    catalogue = new_catalogue(tmp_path, 64 << 20)
-    yield catalogue
-    catalogue.close()
 
 
 def shuffle(catalogue: Catalogue, frames: dict[int, list[int]]) -> Dataset:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,12 @@ from flight_server.protocol.errors import (
     BadFrame,
     Conflict,
     DatasetDropped,
-    Draining,
     FlightShuffleError,
     InvalidRequest,
     ProducerFailed,
 )
 from tests.support.callers import anyone
-from tests.support.nodes import read_messages, read_table, running_node
+from tests.support.nodes import read_messages, read_table
 from tests.support.raw_flight import command, commit, flight_data, ipc_messages, path, put_messages
 
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -80,15 +78,14 @@ def nothing_left(node: Node) -> bool:
     return node.budget.memory.used_bytes == kept_bytes and len(node.waits) == 0
 
 
-async def test_a_put_that_only_seems_to_end_is_not_sealed(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        with pytest.raises(asyncio.CancelledError):
-            await receive(node, put_messages(path("d"), [BATCH]), broken=True)
-        partition = node.catalogue.find("d").partition(0)
-        assert partition.state is PartitionState.FAILED
-        with pytest.raises(ProducerFailed, match="its producer broke off"):
-            await read_messages(node, node.catalogue.find("d"))
-        assert nothing_left(node)
+async def test_a_put_that_only_seems_to_end_is_not_sealed(node: Node) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await receive(node, put_messages(path("d"), [BATCH]), broken=True)
+    partition = node.catalogue.find("d").partition(0)
+    assert partition.state is PartitionState.FAILED
+    with pytest.raises(ProducerFailed, match="its producer broke off"):
+        await read_messages(node, node.catalogue.find("d"))
+    assert nothing_left(node)
 
 
 STREAM = put_messages(path("d"), [BATCH, BATCH])
@@ -104,195 +101,150 @@ LARGE = put_messages(path("d"), [pa.record_batch({"n": np.zeros(1 << 20)})] * 2,
     [STREAM, [*ATTEMPT, commit(6, 2)], OVERWRITE, put_messages(path("d"), WORDS), LARGE],
     ids=["stream", "attempt", "overwrite", "dictionaries", "decoded in a thread"],
 )
-async def test_a_put_cancelled_at_any_step_is_whole_or_gone(tmp_path: Path, messages: list[bytes]) -> None:
-    async with running_node(tmp_path) as node:
-        finished = False
-        for steps in range(200):
-            await receive(node, put_messages(path("old"), [BATCH]))
-            node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
-            task = asyncio.ensure_future(receive(node, messages))
-            for step in range(steps):
-                # Late steps wait for the thread, which a fast loop would otherwise always outrun; ever longer,
-                # because how long it takes is the machine's choice.
-                await asyncio.sleep(0 if step < 100 else 0.001 * 1.1 ** (step - 100))
-            finished = task.done()
-            task.cancel()
-            await asyncio.wait([task])
-            whole = not task.cancelled()
-            attempts = [attempt.state.value for attempt in node.catalogue.find("s").attempts]
-            assert attempts in ([], ["committed"])
-            assert len(await read_messages(node, node.catalogue.find("old"))) == 1
-            if "d" in [dataset.name for dataset in node.catalogue]:
-                state = node.catalogue.find("d").partition(0).state
-                assert state is (PartitionState.SEALED if whole else PartitionState.FAILED)
-            for dataset in node.catalogue:
-                node.catalogue.drop(dataset.name)
-            if finished:
-                break
-        assert finished, "the put was cancelled before its end every time"
-        for _ in range(1000):  # a thread may still be decoding
-            if nothing_left(node):
-                break
-            await asyncio.sleep(0.01)
-        assert nothing_left(node)
-
-
-async def test_a_put_that_waits_for_room_can_be_cancelled(tmp_path: Path) -> None:
-    async with running_node(tmp_path, memory_limit=8 << 20) as node:
-        taken = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
-        task = asyncio.ensure_future(receive(node, STREAM))
-        for _ in range(100):
-            await asyncio.sleep(0)
-        (wait,) = node.waits.listed("d")
-        assert (wait["waiting_for"], wait["peer"]) == ("budget", "test")
+async def test_a_put_cancelled_at_any_step_is_whole_or_gone(node: Node, messages: list[bytes]) -> None:
+    finished = False
+    for steps in range(200):
+        await receive(node, put_messages(path("old"), [BATCH]))
+        node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+        task = asyncio.ensure_future(receive(node, messages))
+        for step in range(steps):
+            # Late steps wait for the thread, which a fast loop would otherwise always outrun; ever longer,
+            # because how long it takes is the machine's choice.
+            await asyncio.sleep(0 if step < 100 else 0.001 * 1.1 ** (step - 100))
+        finished = task.done()
         task.cancel()
         await asyncio.wait([task])
-        taken.free()
-        assert nothing_left(node)
+        whole = not task.cancelled()
+        attempts = [attempt.state.value for attempt in node.catalogue.find("s").attempts]
+        assert attempts in ([], ["committed"])
+        assert len(await read_messages(node, node.catalogue.find("old"))) == 1
+        if "d" in [dataset.name for dataset in node.catalogue]:
+            state = node.catalogue.find("d").partition(0).state
+            assert state is (PartitionState.SEALED if whole else PartitionState.FAILED)
+        for dataset in node.catalogue:
+            node.catalogue.drop(dataset.name)
+        if finished:
+            break
+    assert finished, "the put was cancelled before its end every time"
+    for _ in range(1000):  # a thread may still be decoding
+        if nothing_left(node):
+            break
+        await asyncio.sleep(0.01)
+    assert nothing_left(node)
 
 
 @pytest.mark.parametrize("what", ["a stream", "an attempt"])
 @pytest.mark.parametrize("is_dropped", [False, True])
 async def test_a_put_that_the_server_holds_back_keeps_its_lease_and_is_told_of_a_drop(
-    tmp_path: Path, what: str, is_dropped: bool
+    node: Node, what: str, is_dropped: bool
 ) -> None:
     now = 0.0
-    async with running_node(tmp_path) as node:
-        kind = Kind.STREAM if what == "a stream" else Kind.SHUFFLE
-        dataset, _ = node.catalogue.create(CreateRequest("d", kind, lease_seconds=10), None)
-        dataset._clock = lambda: now
-        dataset.touch()
-        waiting, admitted = asyncio.Event(), asyncio.Event()
-        admit = node.admission.admit
+    kind = Kind.STREAM if what == "a stream" else Kind.SHUFFLE
+    dataset, _ = node.catalogue.create(CreateRequest("d", kind, lease_seconds=10), None)
+    dataset._clock = lambda: now
+    dataset.touch()
+    waiting, admitted = asyncio.Event(), asyncio.Event()
+    admit = node.admission.admit
 
-        async def held_back(*arguments: Any, **options: Any) -> Any:
-            waiting.set()
-            await admitted.wait()
-            return await admit(*arguments, **options)
+    async def held_back(*arguments: Any, **options: Any) -> Any:
+        waiting.set()
+        await admitted.wait()
+        return await admit(*arguments, **options)
 
-        node.admission.admit = held_back  # type: ignore[method-assign]
-        node.admission.admit_nowait = lambda size_bytes: None  # type: ignore[method-assign]
-        messages = put_messages(path("d"), [BATCH])
-        if kind is Kind.SHUFFLE:
-            attempt = command({"dataset": "d", "producer": 0, "attempt": "a"})
-            messages = [*put_messages(attempt, [BATCH], metadata=iter([b"0"])), commit(3, 1)]
-        putting = asyncio.create_task(receive(node, messages))
-        await waiting.wait()
-        now = 100.0
-        assert not any(node.catalogue.expire())
-        if is_dropped:
-            node.catalogue.drop("d")
-        admitted.set()
-        if is_dropped:
-            with pytest.raises(DatasetDropped, match="dataset 'd' was dropped while"):
-                await putting
-            return
-        await putting
-        assert not any(node.catalogue.expire())
-        now = 111.0
-        assert list(filter(None, node.catalogue.expire())) == [dataset]
+    node.admission.admit = held_back  # type: ignore[method-assign]
+    node.admission.admit_nowait = lambda size_bytes: None  # type: ignore[method-assign]
+    messages = put_messages(path("d"), [BATCH])
+    if kind is Kind.SHUFFLE:
+        attempt = command({"dataset": "d", "producer": 0, "attempt": "a"})
+        messages = [*put_messages(attempt, [BATCH], metadata=iter([b"0"])), commit(3, 1)]
+    putting = asyncio.create_task(receive(node, messages))
+    await waiting.wait()
+    now = 100.0
+    assert not any(node.catalogue.expire())
+    if is_dropped:
+        node.catalogue.drop("d")
+    admitted.set()
+    if is_dropped:
+        with pytest.raises(DatasetDropped, match="dataset 'd' was dropped while"):
+            await putting
+        return
+    await putting
+    assert not any(node.catalogue.expire())
+    now = 111.0
+    assert list(filter(None, node.catalogue.expire())) == [dataset]
 
 
 async def test_what_is_decompressed_is_counted_while_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    async with running_node(tmp_path) as node:
-        decode = decoder.FrameDecoder.decode
+    decode = decoder.FrameDecoder.decode
 
-        def watched(
-            self: decoder.FrameDecoder, inspected: decoder.Inspected, said: int | None
-        ) -> decoder.Accepted:
-            seen.append(node.budget.arrivals.used_bytes)
-            return decode(self, inspected, said)
+    def watched(
+        self: decoder.FrameDecoder, inspected: decoder.Inspected, said: int | None
+    ) -> decoder.Accepted:
+        seen.append(node.budget.arrivals.used_bytes)
+        return decode(self, inspected, said)
 
-        monkeypatch.setattr(decoder.FrameDecoder, "decode", watched)
-        await receive(node, LARGE)
-        assert seen[1:] == [8 << 20, 8 << 20]
-        assert node.budget.arrivals.used_bytes == 0
-        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 2 << 20
+    monkeypatch.setattr(decoder.FrameDecoder, "decode", watched)
+    await receive(node, LARGE)
+    assert seen[1:] == [8 << 20, 8 << 20]
+    assert node.budget.arrivals.used_bytes == 0
+    assert (await read_table(node, node.catalogue.find("d"))).num_rows == 2 << 20
 
 
-async def test_dictionaries_that_no_batch_follows_are_counted_too(tmp_path: Path) -> None:
+async def held_at_the_end(node: Node, messages: Sequence[bytes]) -> int:
+    """The bytes of ``frames`` when the put of these messages is at its end, but for those of datasets."""
+    held: list[int] = []
+
+    class Watching(Client):
+        async def confirm_end(self) -> None:
+            held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
+
+    client = Watching(messages)
+    await node.puts.receive(
+        client.requests(), node.puts.producer(anyone(node.catalogue, "DoPut", "test")), client
+    )
+    return held[0]
+
+
+async def test_dictionaries_that_no_batch_follows_are_counted_too(node: Node) -> None:
     batch = pa.record_batch({"w": pa.array([str(n) * 100 for n in range(1000)]).dictionary_encode()})
     schema, dictionary, _ = ipc_messages(batch.schema, [batch])
     replacement = flight_data(dictionary.header, dictionary.body)
-    async with running_node(tmp_path) as node:
-        held: list[int] = []
-
-        class Watching(Client):
-            async def confirm_end(self) -> None:
-                held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
-
-        client = Watching([flight_data(schema.header, descriptor=path("d")), *[replacement] * 5])
-        await node.puts.receive(
-            client.requests(), node.puts.producer(anyone(node.catalogue, "DoPut", "test")), client
-        )
-        # The decoder has not decoded one of them, so it still holds all five.
-        assert held == [5 * (len(replacement) + FRAME_BYTES)]
-        assert nothing_left(node)
+    put = [flight_data(schema.header, descriptor=path("d")), *[replacement] * 5]
+    # The decoder has not decoded one of them, so it still holds all five.
+    assert await held_at_the_end(node, put) == 5 * (len(replacement) + FRAME_BYTES)
+    assert nothing_left(node)
 
 
-async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(tmp_path: Path) -> None:
+async def test_what_the_decoder_keeps_of_compressed_dictionaries_is_counted(node: Node) -> None:
     batch = pa.record_batch({"w": pa.array(["x" * 100_000, "y" * 100_000]).dictionary_encode()})
     messages = put_messages(path("d"), [batch], options=ZSTD)
-    async with running_node(tmp_path) as node:
-        held: list[int] = []
-
-        class Watching(Client):
-            async def confirm_end(self) -> None:
-                held.append(node.budget.frames.used_bytes - node.budget.metadata.pool.used_bytes)
-
-        client = Watching(messages)
-        await node.puts.receive(
-            client.requests(), node.puts.producer(anyone(node.catalogue, "DoPut", "test")), client
-        )
-        stored = len(messages[1]) + len(messages[2])
-        assert held[0] > stored + 200_000
-        assert (
-            node.budget.frames.used_bytes == stored + 2 * FRAME_BYTES + node.budget.metadata.pool.used_bytes
-        )
+    stored = len(messages[1]) + len(messages[2])
+    assert await held_at_the_end(node, messages) > stored + 200_000
+    kept_bytes = stored + 2 * FRAME_BYTES + node.budget.metadata.pool.used_bytes
+    assert node.budget.frames.used_bytes == kept_bytes
 
 
-async def test_a_draining_server_takes_no_new_put(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
-        node.catalogue.draining = True
-        for messages in (STREAM, ATTEMPT, OVERWRITE):
-            with pytest.raises(Draining):
-                await receive(node, messages)
+async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alone(node: Node) -> None:
+    with pytest.raises(BadFrame):
+        await receive(node, [*STREAM, b"\xff"])
+    before = node.catalogue.find("d")
+    with pytest.raises(FlightShuffleError, match="partitions 0 to 0, not 1"):
+        await receive(node, put_messages(path("d", "1"), [BATCH]))
+    assert node.catalogue.find("d") is before
 
 
-async def test_one_bad_frame_fails_the_partition_with_the_reason_for_its_readers(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        with pytest.raises(BadFrame, match="dataset 'd' partition 0") as refused:
-            await receive(node, [*STREAM, b"\xff"])
-        with pytest.raises(ProducerFailed) as failed:
-            await read_messages(node, node.catalogue.find("d"))
-        assert refused.value.message in failed.value.message
-        assert nothing_left(node)
-
-
-async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alone(tmp_path: Path) -> None:
-    async with running_node(tmp_path) as node:
-        with pytest.raises(BadFrame):
-            await receive(node, [*STREAM, b"\xff"])
-        before = node.catalogue.find("d")
-        with pytest.raises(FlightShuffleError, match="partitions 0 to 0, not 1"):
-            await receive(node, put_messages(path("d", "1"), [BATCH]))
-        assert node.catalogue.find("d") is before
-
-
-async def test_a_commit_of_a_stream_must_agree_and_comes_once(tmp_path: Path) -> None:
+async def test_a_commit_of_a_stream_must_agree_and_comes_once(node: Node) -> None:
     start = put_messages(command({"dataset": "d", "producer": 0, "attempt": "a"}), [BATCH])
-    async with running_node(tmp_path) as node:
-        with pytest.raises(InvalidRequest, match="4 rows in 1 frames, but 3 rows in 1 frames arrived"):
-            await receive(node, [*start, commit(4, 1)])
-        assert node.catalogue.find("d").partition(0).state is PartitionState.FAILED
-        client = await receive(node, [*start, commit(3, 1)])
-        (answer,) = client.answers
-        assert json.loads(answer)["committed"] is True
-        node.catalogue.drop("d")
-        with pytest.raises(Conflict, match="a second commit"):
-            await receive(node, [*start, commit(3, 1), commit(3, 1)])
-        assert (await read_table(node, node.catalogue.find("d"))).num_rows == 3
+    with pytest.raises(InvalidRequest, match="4 rows in 1 frames, but 3 rows in 1 frames arrived"):
+        await receive(node, [*start, commit(4, 1)])
+    assert node.catalogue.find("d").partition(0).state is PartitionState.FAILED
+    client = await receive(node, [*start, commit(3, 1)])
+    (answer,) = client.answers
+    assert json.loads(answer)["committed"] is True
+    node.catalogue.drop("d")
+    with pytest.raises(Conflict, match="a second commit"):
+        await receive(node, [*start, commit(3, 1), commit(3, 1)])
+    assert (await read_table(node, node.catalogue.find("d"))).num_rows == 3

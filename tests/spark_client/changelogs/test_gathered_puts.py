@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -119,6 +120,21 @@ def test_an_add_lingers_for_others_until_the_writer_is_closed(put: FakePut) -> N
     assert put.next() == list(range(100))
     assert {future.result(WAIT_SECONDS) for future in futures} == {1}
     writer.close()
+
+
+def test_an_add_does_not_linger_anew_when_the_put_before_it_ends(
+    put: FakePut, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_seconds = 0.0
+    monkeypatch.setattr(gathered_puts, "time", SimpleNamespace(monotonic=lambda: clock_seconds))
+    with writer_of(put) as writer:
+        futures = [writer.add([1]), writer.delete([2])]
+        assert put.next() == [1]
+        clock_seconds = 3600.0
+        put.end()
+        assert put.next() == [-2]
+        put.end()
+        assert [each.result(WAIT_SECONDS) for each in futures] == [1, 2]
 
 
 def test_adds_of_enough_bytes_do_not_linger(put: FakePut) -> None:

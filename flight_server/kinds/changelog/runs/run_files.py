@@ -259,6 +259,11 @@ class RunFile:
     def keep(self, keep: bool) -> None:
         self._file.keep = keep
 
+    @property
+    def is_decoded(self) -> bool:
+        """Whether all blocks are, so that reading them takes no call of the system."""
+        return len({number for number, _ in self._decoded}) == len(self.blocks)
+
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions"."""
         self.version = self.first_version = self.last_version = version

@@ -163,11 +163,19 @@ class Updates:
         starts, ends = self._ends_of(hashes)
         return ends - starts
 
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+    def of_hashes(self, hashes: Hashes, last: int | None = None, above: Numbers | None = None) -> Updates:
         """The rows with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of the
-        greatest of each key. May share memory.
+        greatest of each key; if ``above`` is given, only those of versions above that of their hash. May share memory.
         """
         starts, ends = self._ends_of(hashes)
+        if above is not None:
+            counts = ends - starts
+            places = ranges(starts, counts)
+            places = places[self.versions[places] > np.repeat(above, counts)]
+            ends, starts = np.searchsorted(places, ends), np.searchsorted(places, starts)
+            if last is not None and not self._collides:
+                starts = np.maximum(starts, ends - last)
+            return self.take(places[ranges(starts, ends - starts)])
         if len(hashes) == 1:
             start, end = int(starts[0]), int(ends[0])
             if last is not None and end - start > last and not self._collides:

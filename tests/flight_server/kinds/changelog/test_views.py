@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +19,9 @@ from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
 from flight_server.kinds.changelog.views import View, ViewPart, range_end
 from flight_server.protocol import KeepRule
-from tests.support.changelog_store import deltas_of, snapshot_of
+from tests.support.changelog_store import Engine, deltas_of, snapshot_of
 from tests.support.examples import examples
-from tests.support.run_rows import SCHEMA, latest, memory_run, updates_of
+from tests.support.run_rows import LATEST, SCHEMA, latest, memory_run, updates_of
 
 LAYOUT = Layout(pa.schema([("a", pa.int8())]), None)
 
@@ -160,6 +161,32 @@ def test_a_step_is_not_small_if_it_looks_at_many_rows_or_bytes() -> None:
     assert view.few_deltas(1, 2, 99, 1 << 20) is None
     assert view.few_deltas(1, 2, 49, 1 << 20) is None
     assert view.few_deltas(1, 2, 100, 100) is None
+
+
+def test_a_step_stays_small_after_a_fold_of_a_part_of_a_large_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The greatest rows of a key that was put often, though the run that has them has dead rows, too."""
+    engine = Engine(tmp_path, SCHEMA, LATEST, lasting=False)
+    engine.commit([(("hot", 1000, None), 1)])
+    engine.commit([(("hot", 1000, None), -1)])
+    for time in range(2, 8):
+        engine.commit([(("hot", 10 * time + number, None), 1) for number in range(10)])
+    asserting = [run for run in engine.changelog.contents.recent if not run.retractions]
+    engine.publish(engine.begin_rewrite(asserting, to_file=False))
+    engine.publish(engine.begin_fold(5, to_file=True))
+    engine.commit([(("hot", 80, None), 1), (("cold", 0, None), 1)])
+    view = engine.changelog.view()
+    assert not view.in_memory
+    for part in (view.few_deltas(8, 9, 10, 1 << 20), view.part(8, 9, ViewPart())):
+        assert part is not None
+        assert part.rows is not None
+        changes = {(row["key"], row["time"]): row["_diff"] for row in part.rows.to_pylist()}
+        assert changes == {("hot", 79): -1, ("hot", 80): 1, ("cold", 0): 1}
+    assert view.in_memory, "the event loop can read it once a thread has decoded the base"
+    monkeypatch.setattr(views, "RESIDENT_BYTES", 1)
+    assert not view.in_memory
+    engine.close()
 
 
 def test_slices_of_large_rows_have_fewer_of_them() -> None:

@@ -136,10 +136,9 @@ class CountedReservation(Reservation):
 
     looks = 0
 
-    @property
-    def size_bytes(self) -> int:
-        CountedReservation.looks += 1
-        return super().size_bytes
+    def __getattribute__(self, name: str) -> Any:
+        CountedReservation.looks += name == "size_bytes"
+        return super().__getattribute__(name)
 
 
 def test_a_batch_costs_the_same_however_many_batches_and_dictionaries_came_before(tmp_path: Path) -> None:

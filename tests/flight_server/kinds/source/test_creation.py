@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import pytest_asyncio
 
 from flight_server.access import Principal
 from flight_server.access.principals import Quotas
@@ -27,17 +24,9 @@ from flight_server.protocol.errors import (
 )
 from tests.support.background_tasks import idle
 from tests.support.file_sources import TABLE, WRITERS, Served
-from tests.support.nodes import read_messages, read_table, running_node
+from tests.support.nodes import read_messages, read_table
 
 every_format = pytest.mark.parametrize("written", list(WRITERS))
-
-
-@pytest_asyncio.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    root = tmp_path / "root"
-    root.mkdir()
-    async with running_node(tmp_path, source_roots=[root], source_failure_seconds=0) as node:
-        yield Served(node, root)
 
 
 # Damage and change

@@ -132,13 +132,20 @@ async def test_only_the_partitions_that_are_read_are_pulled(served: Served) -> N
     assert served.dataset.sealed
 
 
-async def test_a_reader_gets_frames_while_the_pull_goes_on(served: Served) -> None:
+async def test_a_reader_gets_frames_while_the_pull_goes_on_and_waits_for_the_source(served: Served) -> None:
     served.source.allowed = asyncio.Semaphore(2)
     first = await read_messages(served.node, served.dataset, at_most=2)
     assert decoded(served.dataset, first)["n"].to_pylist() == EXPECTED[: 2 * ROWS]
     assert served.dataset.partition(0).state is PartitionState.OPEN
-    (wait,) = served.node.waits.listed("numbers")
-    assert (wait["waiting_for"], wait["partition"], wait["peer"]) == ("source", 0, "numbers 0")
+    reader = asyncio.ensure_future(served.numbers())
+    await served.until(lambda: len(served.node.waits) == 2)
+    keys = ("waiting_for", "partition", "peer", "deadline_seconds")
+    assert {tuple(wait[key] for key in keys) for wait in served.node.waits.listed("numbers")} == {
+        ("source", 0, "test", None),
+        ("source", 0, "numbers 0", 900.0),
+    }
+    reader.cancel()
+    await asyncio.wait([reader])
 
 
 async def test_cancelling_all_readers_neither_stops_the_pull_nor_starts_another(served: Served) -> None:
@@ -172,20 +179,6 @@ async def test_a_pull_whose_source_gives_nothing_fails_at_its_deadline(
         await asyncio.wait([reader])
     await served.until(lambda: served.dataset.partition(0).state is PartitionState.FAILED)
     assert len(served.node.waits) == 0
-
-
-async def test_a_reader_that_waits_for_a_pull_is_listed_as_waiting_for_the_source(served: Served) -> None:
-    served.source.allowed = asyncio.Semaphore(0)
-    reader = asyncio.ensure_future(served.numbers())
-    await served.until(lambda: len(served.node.waits) == 2)
-    keys = ("waiting_for", "peer", "deadline_seconds")
-    assert {tuple(wait[key] for key in keys) for wait in served.node.waits.listed()} == {
-        ("source", "test", None),
-        ("source", "numbers 0", 900.0),
-    }
-    served.source.allowed = asyncio.Semaphore(0)
-    reader.cancel()
-    await asyncio.wait([reader])
 
 
 @remembered

@@ -54,22 +54,6 @@ def checked(repetition: Repetition, messages: str, *, whole: bool = True) -> Non
         repetition.end(len(messages))
 
 
-def test_a_sealed_partition_that_is_reopened_is_empty_and_keeps_its_totals() -> None:
-    partition = published("a", "b")
-    partition.seal()
-    totals = partition.totals
-    partition.reopen()
-    assert partition.state is PartitionState.OPEN
-    assert partition.totals == totals
-    assert partition.so_far.frames == partition.frames_left == 0
-    for text in "ab":
-        partition.publish(frame(text))
-    partition.seal()
-    with closing(partition.subscribe()) as subscription:
-        assert take(subscription, 3) == (["a", "b"], True)
-    assert partition.totals == partition.so_far == totals
-
-
 def test_readers_of_the_failed_one_keep_their_error_and_later_ones_get_the_new_frames() -> None:
     partition = published("a")
     before = partition.subscribe()

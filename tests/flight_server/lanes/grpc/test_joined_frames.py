@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
-import pytest_asyncio
 
 from flight_server.datasets import Dataset
 from flight_server.frames import Frame, SchemaMessage
@@ -25,12 +23,6 @@ from tests.support.frames import frame
 from tests.support.nodes import running_node
 
 SCHEMA = SchemaMessage.of(pa.schema([("n", pa.int64())]))
-
-
-@pytest_asyncio.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running_node(tmp_path) as found:
-        yield found
 
 
 def dataset_of(node: Node, name: str) -> Dataset:

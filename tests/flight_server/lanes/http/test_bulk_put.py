@@ -18,14 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.datasets.partition import PartitionState
 from flight_server.lanes.http import bulk_put
 from flight_server.lanes.http.bulk_put import LARGE_BYTES, READ_BYTES, Incoming
 from flight_server.node import Node
-from flight_server.protocol.errors import BadFrame, Draining
+from flight_server.protocol.errors import BadFrame
 from flight_server.protocol.put_framing import ANSWER_HEAD, LENGTH, PUT_PATH
 from tests.support.certificates import self_signed
-from tests.support.nodes import read_messages, running_node
+from tests.support.nodes import running_node
 from tests.support.polling import DEADLINE_SECONDS
 from tests.support.raw_flight import path, put_messages
 from tests.support.raw_put import framed
@@ -117,13 +116,6 @@ def test_a_length_above_the_limit_is_refused_before_anything_is_asked_for() -> N
     assert bad.value.detail == {"limit_bytes": LIMIT_BYTES}
 
 
-def test_half_a_length_is_nothing_to_take() -> None:
-    into = incoming()
-    for at in range(3):
-        fed(into, framed(b"x")[at:], 1)
-        assert not into.ready
-
-
 async def until(holds: Callable[[], bool]) -> None:
     """Return as soon as it holds, which another task sees to; fail if it never does."""
     async with asyncio.timeout(DEADLINE_SECONDS):
@@ -194,16 +186,6 @@ async def lane_of(directory: Path, *, tls: bool = False, **settings: Any) -> Asy
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-async def test_what_is_put_is_kept_byte_for_byte(tmp_path: Path, tls: bool) -> None:
-    messages = put_messages(path("d"), [SMALL, LARGE, SMALL, SMALL, LARGE, LARGE] * 20)
-    async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
-        await wire.send(b"".join(map(framed, messages)) + LENGTH.pack(0))
-        assert await wire.answer() == (b"K", b"")
-        assert await wire.reader.read() == b""
-        assert await read_messages(lane.node, lane.node.catalogue.find("d")) == messages[1:]
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
 async def test_nothing_is_read_while_the_budget_is_full(tmp_path: Path, tls: bool) -> None:
     messages = put_messages(path("d"), [LARGE] * 20)
     async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
@@ -217,27 +199,6 @@ async def test_nothing_is_read_while_the_budget_is_full(tmp_path: Path, tls: boo
         assert await wire.answer() == (b"K", b"")
         await sending
         assert lane.node.counters.frames_in == 20
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-async def test_a_put_that_is_ended_by_a_drain_is_told_so(tmp_path: Path, tls: bool) -> None:
-    async with lane_of(tmp_path, tls=tls) as lane, lane.put() as wire:
-        await wire.send(b"".join(map(framed, put_messages(path("d"), [SMALL]))))
-        await lane.until("writer")
-        await lane.node.running.end(0.0)
-        kind, data = await wire.answer()
-        assert (kind, json.loads(data)["error"]) == (b"E", Draining.code)
-        assert lane.node.catalogue.find("d").partition(0).state is PartitionState.FAILED
-
-
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
-async def test_a_lost_connection_ends_the_put(tmp_path: Path, tls: bool) -> None:
-    async with lane_of(tmp_path, tls=tls) as lane:
-        async with lane.put() as wire:
-            await wire.send(b"".join(map(framed, put_messages(path("d"), [SMALL]))))
-            await lane.until("writer")
-        await lane.until_idle()
-        assert lane.node.catalogue.find("d").partition(0).state is PartitionState.FAILED
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])

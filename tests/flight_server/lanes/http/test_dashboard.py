@@ -8,15 +8,15 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.flight_server.test_supervisor import children
 from tests.support import changelogs
 from tests.support.browser import Browser
 from tests.support.bulk import RawGet, get
@@ -27,24 +27,6 @@ from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, everything, rows_of, spread
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
-def children(pid: int) -> list[int]:
-    """The processes that it has started, oldest first."""
-    return sorted(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()))
 
 
 def test_the_page_shows_datasets_readers_and_waits_and_keeps_up_with_them(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -42,19 +41,6 @@ CONTRASTS = """(() => {
   return {page: style.getPropertyValue("--page"), ratios: pairs.map((pair) => ratio(...pair))};
 })()"""
 HTML = """<img src=x onerror="window.owned = 1"><i>a name</i>"""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="64MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 def test_a_name_is_shown_as_text_whatever_is_in_it(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from pyarrow import flight
@@ -11,23 +11,9 @@ from flight_server.lanes.http.connections import status_of
 from flight_server.protocol.errors import error_classes
 from tests.support.bulk import RawGet, get, head_of
 from tests.support.durable import action, put, table
-from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 @pytest.mark.parametrize(
@@ -117,48 +103,3 @@ def test_statistics_and_why_are_those_of_the_actions(
     assert here["datasets"]["counted"]["partitions"] == there["datasets"]["counted"]["partitions"]
     assert here.keys() == there.keys()
     assert get(f"{server.http}/v1/why?dataset=counted").json() == action(client, "why", dataset="counted")
-
-
-def test_the_token_is_wanted_everywhere_but_for_health_and_the_page(flight_server_process: Start) -> None:
-    server = flight_server_process(token="secret")
-    url = str(server.http)
-    for path in ("/v1/datasets", "/v1/datasets/x", "/v1/statistics", "/v1/why", "/metrics", "/else"):
-        for headers in (
-            {},
-            {"Authorization": "Bearer wrong"},
-            {"Authorization": "secret"},
-            {"Authorization": "Bearer \xff"},
-        ):
-            answer = get(url + path, **headers)
-            assert (answer.status, answer.json()["error"]) == (401, "unauthenticated")
-            assert answer.headers["www-authenticate"] == "Bearer"
-    assert get(url + "/v1/datasets", Authorization="Bearer secret").status == 200
-    for path in ("/healthz", "/readyz", "/"):
-        assert get(url + path).status == 200
-
-
-def test_a_draining_server_lets_streams_end_and_begins_none(flight_server_process: Start) -> None:
-    server = flight_server_process(drain_grace_seconds=20)
-    url = str(server.http)
-    client = flight.connect(server.location)
-    put(client, table(100), dataset="d")
-    batch = table(10).to_batches()[0]
-    writer, _ = client.do_put(flight.FlightDescriptor.for_path("filling"), batch.schema)
-    eventually(lambda: len(get(f"{url}/v1/datasets?prefix=fill").json()["datasets"]), 1)
-    assert get(url + "/readyz").json() == {"ready": True, "draining": False}
-    with RawGet(f"{url}/v1/datasets/filling/partitions/0") as reader:
-        status, _ = reader.head()
-        assert status == 200
-        assert action(client, "drain")["draining"] is True
-        assert (get(url + "/readyz").status, get(url + "/healthz").status) == (503, 200)
-        refused = get(f"{url}/v1/datasets/d/partitions/0")
-        assert (refused.status, refused.json()["error"], refused.headers["retry-after"]) == (
-            503,
-            "draining",
-            "1",
-        )
-        writer.write_batch(batch)
-        writer.close()
-        assert reader.rest().table() == table(10)
-    client.close()
-    assert server.wait() == 0
