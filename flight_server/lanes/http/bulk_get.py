@@ -35,7 +35,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start
+from flight_server.datasets import Dataset, PartitionState, check_names_start
 from flight_server.kinds import VersionRead
 from flight_server.memory import Pace
 from flight_server.protocol import (
@@ -53,7 +53,7 @@ from flight_server.protocol import (
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange, PartitionEnds, Reads, head_of_read
+from flight_server.transfer import FrameRange, PartitionEnds, Reads, Trailers, head_of_read
 
 from .chunks import FramedMessage, Part, chunk, chunks_of
 from .outlet import Outlet, messages_of
@@ -164,7 +164,10 @@ class BulkRead:
         ticket, dataset = self.ticket, self.dataset
         names = [ticket.partition] if ticket.partition is not None else ticket.partitions or ()
         of = f"{dataset.name}/{','.join(map(str, names))}" if names else dataset.name
-        totals, sealed = _Trailers(ticket.partition), ticket.partition is not None or dataset.sealed
+        totals, sealed = (
+            Trailers(of_one=ticket.partition is not None),
+            ticket.partition is not None or dataset.sealed,
+        )
         async for index in in_slices(self._indices):
             if dataset.lacks_frames(index):
                 continue
@@ -202,7 +205,7 @@ class BulkRead:
         schema = await reads.schema_of(dataset, reader)
         indices = self._indices  # in one step with the headers' totals: an append adds partitions
         ends = None if ticket.partitions is None else PartitionEnds(dataset, schema)
-        trailers = _Trailers(ticket.partition)
+        trailers = Trailers(of_one=ticket.partition is not None)
         trailers.add(self._range(), dataset.partition(first_index))
         stream, checked = await _begun(request, await self.headers(), trailers.fields)
         trailers.clear()
@@ -332,24 +335,3 @@ async def _begun(
 def _schema_chunks(header: bytes, *, checked: bool) -> list[Part]:
     message = FramedMessage(wire.FlightData(header=memoryview(header)), message_crc32c(header))
     return chunks_of([message], checked=checked)
-
-
-class _Trailers:
-    """The totals of a read: those of one partition, or the sums over a whole dataset."""
-
-    def __init__(self, partition: int | None) -> None:
-        self._whole = partition is None
-        self.clear()
-
-    def clear(self) -> None:
-        self._sums = dict.fromkeys((ROWS_TRAILER, FRAMES_TRAILER), 0)
-        self._of_one: dict[str, str] = {}
-
-    def add(self, read: FrameRange, partition: Partition) -> None:
-        self._of_one = dict(read.trailers(partition))
-        for name in self._sums:
-            self._sums[name] += int(self._of_one[name])
-
-    @property
-    def fields(self) -> dict[str, str]:
-        return {name: str(total) for name, total in self._sums.items()} if self._whole else self._of_one
