@@ -124,7 +124,7 @@ def test_a_dataset_whose_lease_has_ended_is_dropped_with_all_that_it_held(
     with closing(flight.connect(server.location)) as client:
         put(client, table(), dataset="d")
         writer, _ = client.do_put(flight.FlightDescriptor.for_path("open"), BIG.schema, OPTIONS)
-        eventually(lambda: names(client), set())
+        eventually(lambda: names(client) == set(), expected=True)
         with pytest.raises((flight.FlightError, pa.ArrowException), match=f"'open' {LEASE_ENDED}"):
             writer.close()
         eventually(lambda: action(client, "statistics")["memory"]["used_bytes"], 0)

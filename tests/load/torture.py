@@ -213,6 +213,7 @@ class Torture:
             self._ends = 0
             return
         self._process = process
+        assert process.http is not None
         self.shared.http = process.http
         with ExitStack() as stack:
             ways = self._ways(process, stack)

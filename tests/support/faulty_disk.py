@@ -32,7 +32,7 @@ from typing import Any, Self
 
 from tests.support import platter, sqlite_files
 from tests.support.platter import Platter
-from tests.support.server_process import Option, ServerProcess
+from tests.support.server_process import ServerProcess
 
 _WRITES = ("write", "pwrite", "pwritev")
 _SYNCS = ("fsync", "fdatasync")
@@ -208,7 +208,7 @@ class FaultyServer(DiskOrders, ServerProcess):
         fail: dict[str, str] | None = None,
         loses_power: bool = False,
         slow_seconds: float = 0.0,
-        **settings: Option,
+        **settings: Any,
     ) -> Self:
         """Start a server, with functions that fail from the beginning, and return once it serves.
 
