@@ -67,7 +67,6 @@ class Listed(list[_Row]):
         return f"{super().__repr__()}{self._missing()}"
 
     def _repr_html_(self) -> str:
-        """A table for a notebook."""
         rows = [vars(each) if isinstance(each, DatasetInfo) else each for each in self]
         known = [each for each in rows if isinstance(each, dict)]
         names = dict.fromkeys(name for each in known for name in each)

@@ -22,12 +22,12 @@ from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
 from .scalar_values import known_zone, printable_values, python_values, shown
 from .sizes import (
     batch_bits_before,
-    batch_row_bits,
     has_dictionary,
     held_buffers,
     held_dictionaries,
     own_bytes,
     readable_size,
+    row_bytes,
 )
 from .sort_codes import SortCodes, SortKey, check_sortable, ranges_of
 from .types import Declared

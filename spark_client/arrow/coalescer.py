@@ -206,7 +206,6 @@ class _Run:
         return slices
 
     def _find_row(self, row: int) -> tuple[int, int]:
-        """The row, and the bits of the rows before it."""
         part = min(bisect_right(self._rows, row), len(self._parts)) - 1
         block, start, _, _ = self._parts[part]
         inside = block.bits_before(np.array([start, start + row - self._rows[part]]))

@@ -100,7 +100,6 @@ def _pickled(expression: Any) -> tuple[Listed, pa.RecordBatch]:
 
 
 def _made_of(expression: Any, listed: Listed, batch: pa.RecordBatch) -> Any:
-    """An expression of the parts of another one."""
     load, _ = expression.__reduce__()
     # It has one row, also without columns.
     batch = batch.replace_schema_metadata(pa.KeyValueMetadata(listed))
@@ -125,7 +124,6 @@ def conjuncts(expression: Any) -> list[Any]:
 
 
 def _conjunct_starts(listed: Listed) -> list[tuple[int, int]]:
-    """Where each condition begins and ends."""
     ranges: list[tuple[int, int]] = []
     at = 0
     while at < len(listed):

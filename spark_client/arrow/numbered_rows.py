@@ -25,7 +25,7 @@ from pyarrow import types
 
 from flight_server.keys import array_over, offsets
 
-from .sizes import batch_row_bits
+from .sizes import row_bytes
 
 SHORTEST_BYTES = 32
 """Lists of fewer bytes on average are copied as lists."""
@@ -121,9 +121,7 @@ class NumberedRows:
         """The bytes of each row, rounded up, without dictionaries."""
         sizes = np.empty(self.count, np.int64)
         for batch, start in zip(self.batches, self._starts.tolist(), strict=False):
-            sizes[start : start + batch.num_rows] = batch_row_bits(batch)
-        sizes += 7
-        sizes >>= 3
+            sizes[start : start + batch.num_rows] = row_bytes(batch)
         return sizes
 
     def bytes_before(self, order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .sizes import is_bytes
+from flight_server.keys import is_bytes, offsets
 
 _ALIGNED_BYTES = 64
 _BITS = 1 << 20
@@ -143,12 +143,13 @@ class _Column:
         if self._bits is not None:
             self._bits.append(array.fill_null(False).to_numpy(zero_copy_only=False), write)  # noqa: FBT003 - Arrow's signature
         elif self._width:
-            offsets = _offsets(array)
-            moved = offsets[1:] + (self._counted - int(offsets[0]))
-            write(self._offsets_at + self._width * (self._done + 1), moved.astype(offsets.dtype))
-            if is_bytes(self._type) and offsets[-1] > offsets[0]:
-                self._put(buffers[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0])), write)
-            self._counted += int(offsets[-1] - offsets[0])
+            bounds = offsets(array)
+            first, count = int(bounds[0]), int(bounds[-1] - bounds[0])
+            moved = bounds[1:] + (self._counted - first)
+            write(self._offsets_at + self._width * (self._done + 1), moved.astype(bounds.dtype))
+            if is_bytes(self._type) and count:
+                self._put(buffers[2].slice(first, count), write)
+            self._counted += count
         elif self._values_bytes:
             width = _value_bytes(self._type)
             self._put(buffers[1].slice(array.offset * width, len(array) * width), write)
@@ -233,14 +234,6 @@ def _is_known(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in flat)
 
 
-def _offsets(array: Any) -> NDArray[Any]:
-    dtype = np.int64 if _offset_width(array.type) == 8 else np.int32
-    offsets: NDArray[Any] = np.frombuffer(array.buffers()[1], dtype)[
-        array.offset : array.offset + len(array) + 1
-    ]
-    return offsets
-
-
 def _children(array: Any) -> list[Any]:
     """The arrays inside, without the values that the array's slice leaves out."""
     kind = array.type
@@ -249,8 +242,8 @@ def _children(array: Any) -> list[Any]:
     if pa.types.is_fixed_size_list(kind):
         return [array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size)]
     if kind.num_fields:
-        offsets = _offsets(array)
-        return [array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))]
+        bounds = offsets(array)
+        return [array.values.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))]
     return []
 
 
@@ -260,7 +253,7 @@ def _counts(array: Any) -> Iterator[int]:
         yield from (0 for _ in _offset_widths(kind))
         return
     if _offset_width(kind):
-        offsets = _offsets(array)
-        yield int(offsets[-1] - offsets[0])
+        bounds = offsets(array)
+        yield int(bounds[-1] - bounds[0])
     for child in _children(array):
         yield from _counts(child)

@@ -3,8 +3,8 @@
 *Held* bytes are those that a batch keeps alive: a slice of ten rows keeps the buffers of all its parent's rows, and a
 column of a received message keeps the message. `held_buffers` follows each buffer to its allocation.
 
-*Own* bytes are those of the batch's rows in separate buffers, and in an encoded frame. `row_bits` gives them row by
-row, so that a frame can be cut before it is made.
+*Own* bytes are those of the batch's rows in separate buffers, and in an encoded frame. They are known row by row, so
+that a frame can be cut before it is made.
 
 pyarrow's `get_total_buffer_size` is neither: it counts a buffer inside a larger one by its own size.
 """
@@ -12,7 +12,6 @@ pyarrow's `get_total_buffer_size` is neither: it counts a buffer inside a larger
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +20,8 @@ from pyarrow import types
 
 from flight_server.keys import has_elements, is_bytes, offsets
 
-RowBits = int | NDArray[np.int64]
-"""Bits of each row; one number when all have the same."""
+RowBytes = int | NDArray[np.int64]
+"""Bytes of each row; one number when all have the same."""
 
 
 def check_type(kind: pa.DataType, name: str) -> None:
@@ -84,7 +83,9 @@ def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
 def own_bytes(batch: pa.RecordBatch) -> int:
     """The batch's *own* bytes."""
     return sum(
-        _total_bits(row_bits(column), len(column)) // 8 if has_dictionary(column.type) else column.nbytes
+        int(_bits_before(column, np.array([len(column)]))[0]) // 8
+        if has_dictionary(column.type)
+        else column.nbytes
         for column in batch.columns
     )
 
@@ -94,13 +95,20 @@ def buffer_count(batch: pa.RecordBatch) -> int:
     return sum([len(column.buffers()) for column in batch.columns])
 
 
-def batch_row_bits(batch: pa.RecordBatch) -> RowBits:
-    """The bits of each row over all columns."""
-    return _total(row_bits(column) for column in batch.columns)
+def row_bytes(batch: pa.RecordBatch) -> RowBytes:
+    """The *own* bytes of each row, rounded up."""
+    if all(map(types.is_primitive, batch.schema.types)):
+        return (int(batch_bits_before(batch, np.array([1]))[0]) + 7) // 8
+    sizes = np.diff(batch_bits_before(batch, np.arange(batch.num_rows + 1)))
+    sizes += 7
+    sizes >>= 3
+    return sizes
 
 
 def batch_bits_before(batch: pa.RecordBatch, places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bits of all rows before each place, over all columns. Its time depends on the number of places only."""
+    """The bits of all rows before each place, over all columns: values, offsets and validity, at any depth. Its time
+    depends on the number of places only.
+    """
     bits, others = 0, []
     for column in batch.columns:
         kind = column.type
@@ -142,47 +150,6 @@ def _bits_before(array: pa.Array, places: NDArray[np.int64]) -> NDArray[np.int64
     else:
         bits += places * int(kind.bit_width)
     return bits
-
-
-def row_bits(array: pa.Array) -> RowBits:
-    """The bits that each row takes: values, offsets and validity, at any depth."""
-    kind = array.type
-    if isinstance(array, pa.ExtensionArray):
-        return row_bits(array.storage)
-    if types.is_null(kind):
-        return 0
-    validity = 0 if array.buffers()[0] is None else 1
-    if types.is_primitive(kind):
-        return int(kind.bit_width) + validity
-    if types.is_dictionary(kind):
-        return int(kind.index_type.bit_width) + validity
-    if types.is_struct(kind):
-        return _total([validity, *(row_bits(array.field(index)) for index in range(kind.num_fields))])
-    if types.is_fixed_size_list(kind):
-        size: int = kind.list_size
-        inner = row_bits(array.values.slice(array.offset * size, len(array) * size))
-        if not isinstance(inner, int):
-            per_row: NDArray[np.int64] = inner.reshape(len(array), size).sum(axis=1)
-            return per_row + validity
-        return inner * size + validity
-    if has_elements(kind) or is_bytes(kind):
-        bounds: NDArray[np.int64] = offsets(array).astype(np.int64)
-        inner = 8 if is_bytes(kind) else row_bits(array.values)
-        if not isinstance(inner, int):
-            bounds, inner = np.concatenate([[0], np.cumsum(inner)])[bounds], 1
-        return np.diff(bounds) * inner + (offsets(array).itemsize * 8 + validity)
-    return int(kind.bit_width) + validity
-
-
-def _total(parts: Any) -> RowBits:
-    total: RowBits = 0
-    for part in parts:
-        total = total + part
-    return total
-
-
-def _total_bits(bits: RowBits, rows: int) -> int:
-    return bits * rows if isinstance(bits, int) else int(bits.sum())
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:

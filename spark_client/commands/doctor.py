@@ -126,7 +126,6 @@ class ServerChecks:
         self._host, self._port, self._is_tls = parts.hostname or "", parts.port or 0, "tls" in parts.scheme
 
     def findings(self) -> Iterator[Finding]:
-        """All of them."""
         statistics: dict[str, Any] = {}
         refusal: FlightShuffleError | None = None
         silent = False

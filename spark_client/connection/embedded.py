@@ -71,7 +71,6 @@ class Embedded:
 
     @property
     def location(self) -> str:
-        """The first one."""
         return self.locations[0]
 
     @property

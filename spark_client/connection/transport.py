@@ -9,22 +9,9 @@ Connections
     (:func:`shared_server`), so Spark tasks share it. One that a program made has its own for other addresses
     (:meth:`RemoteServer.at`).
 
-Windows and limits, with ``n`` connections and ``s`` open streams
-    ======================================  ==============  =====================================
-    option                                  value           why
-    ======================================  ==============  =====================================
-    ``grpc.http2.lookahead_bytes``          4 MiB           one frame of the usual size travels
-                                                            while the one before is decoded
-    ``grpc.http2.bdp_probe``                0               gRPC does not change the windows
-    ``grpc.max_receive_message_length``     2 GiB - 1       Arrow's own limit; the server's is lower
-    ``grpc.use_local_subchannel_pool``      1               else gRPC makes all n connections one
-    ``grpc.keepalive_time_ms``              20 s            a peer that vanished without closing is
-    ``grpc.keepalive_timeout_ms``           10 s            found within 30 s
-    ``grpc.min_reconnect_backoff_ms``       connect_seconds how long one attempt to connect may take
-    ======================================  ==============  =====================================
-
-    Under way at worst: ``s * (4 MiB + 2 messages)`` in gRPC's buffers on both sides together (measured: 6.0 MiB for
-    one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB).
+Memory
+    With ``s`` open streams at worst ``s * (4 MiB + 2 messages)`` in gRPC's buffers on both sides together (measured:
+    6.0 MiB for one unread stream of 1 MiB messages, 2.0 MiB with a window of 1 MiB).
 
 Fork
     In a forked child of a process that has made calls, a call raises :class:`ForkedProcess` at once (see ``calls``).
@@ -54,6 +41,7 @@ from .stream_options import Reading, ServerOptions, Timeouts, Writing
 
 CONNECTIONS = 4
 WINDOW_BYTES = 4 << 20
+"""One frame of the usual size travels while the one before is decoded."""
 T = TypeVar("T")
 
 _grpc_pid: int | None = None
@@ -194,10 +182,11 @@ class RemoteServer:
 
     def _grpc_options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.use_local_subchannel_pool", 1),  # else gRPC makes all connections one
             ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
-            ("grpc.http2.bdp_probe", 0),
-            ("grpc.max_receive_message_length", 2**31 - 1),
+            ("grpc.http2.bdp_probe", 0),  # which would change the windows
+            ("grpc.max_receive_message_length", 2**31 - 1),  # Arrow's own limit; the server's is lower
+            # A peer that vanished without closing is noticed within both.
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),

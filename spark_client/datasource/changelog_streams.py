@@ -142,8 +142,6 @@ class ChangelogStreamReader(QueryReader):
         Raises as :meth:`latestOffset`.
         """
         begin, version = self._bounds(start, end)
-        if "start" not in start and "start" not in end:
-            begin = version  # an older client left it out where nothing was new
         is_same = start["hold"] == end["hold"]
         if not is_same:
             self._unused = start["hold"]

@@ -118,7 +118,6 @@ class RunningServers:
 
     @property
     def location(self) -> str:
-        """The first one's."""
         return self.locations[0]
 
     @property

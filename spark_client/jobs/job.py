@@ -55,7 +55,6 @@ class Job:
 
     @property
     def writes(self) -> list[tuple[TaskRows, WriteTask]]:
-        """Those of all targets."""
         return [each for target in self.targets for each in target.writes]
 
     @property
@@ -64,7 +63,6 @@ class Job:
 
     @property
     def label(self) -> str:
-        """For the progress bar."""
         return ", ".join(target.label for target in self.targets)
 
     @property

@@ -90,7 +90,6 @@ class Shares:
 
     @classmethod
     def each(cls, parts: int) -> Shares:
-        """A task for each of the parts."""
         return cls(tuple(range(parts + 1)))
 
     @classmethod

@@ -227,7 +227,6 @@ class Shuffles:
     def sealed(
         self, dataset: str, schema: pa.Schema, work: TaskWork | None = None, seconds: float = 0.0
     ) -> SealedDataset:
-        """A dataset that a job has sealed."""
         with self.loop.machine() as machine:
             generation, totals = machine.generation(dataset), machine.totals(dataset)
             portions, losses = machine.portions(dataset), machine.losses(dataset)
@@ -288,7 +287,6 @@ def _logged(call: Callable[[], object]) -> None:
 
 
 def _reads(targets: Sequence[Target]) -> list[str]:
-    """The datasets that the job reads."""
     sources: list[Any] = [task.reading.source for target in targets for _, task in target.writes]
     return [
         each.dataset

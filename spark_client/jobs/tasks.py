@@ -183,7 +183,6 @@ class ReadTask:
         work.spilled_bytes = memory.spilled_bytes
 
     def memory(self) -> TaskMemory:
-        """That of a task, for the rows that its stages gather."""
         return TaskMemory(reading_budget(self.options.gathered_bytes), self.options.scratch_dir)
 
     def _of_pieces(
@@ -319,7 +318,6 @@ class WriteTask:
         yield report(self.dataset, producer, attempt, answer, work)
 
     def producer(self, number: int) -> int:
-        """That of the job's task of this number."""
         return number * self.parts + self.part
 
     def rows(

@@ -109,7 +109,6 @@ class Probing:
         matches: NDArray[np.bool_],
         alone: NDArray[np.bool_] | None,
     ) -> Iterator[pa.RecordBatch]:
-        """The matches, and the rows that are ``alone``."""
         shown = matches if alone is None else matches | alone
         streamed = only(batch, self.side.schema)
         picker: Picker | None = None
@@ -182,5 +181,4 @@ def _cut(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _pieces(sizes: Positions) -> Iterator[tuple[int, int]]:
-    """Bounds of pieces of rows of these sizes."""
     return cuts(np.concatenate([[0], np.cumsum(sizes)]), 0, len(sizes), PIECE_BYTES)

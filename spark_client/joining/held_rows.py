@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import NumberedRows, batch_row_bits, spread, together
+from spark_client.arrow import NumberedRows, row_bytes, spread, together
 
 from .join_keys import Keys, MatchKeys, Positions
 from .join_plan import Side
@@ -73,12 +73,13 @@ def only(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def row_sizes(batches: Sequence[pa.RecordBatch]) -> Sizes:
     """The bytes of each row, rounded up."""
-    bits = [batch_row_bits(batch) for batch in batches]
-    same = [each for each in bits if isinstance(each, int)]
-    if len(same) == len(bits):
-        return (max(same, default=0) + 7) // 8
-    wide = [np.broadcast_to(each, batch.num_rows) for each, batch in zip(bits, batches, strict=True)]
-    return (np.concatenate(wide) + 7) // 8
+    sizes = [row_bytes(batch) for batch in batches]
+    same = [each for each in sizes if isinstance(each, int)]
+    if len(same) == len(sizes):
+        return max(same, default=0)
+    return np.concatenate(
+        [np.broadcast_to(each, batch.num_rows) for each, batch in zip(sizes, batches, strict=True)]
+    )
 
 
 def largest(sizes: Sizes) -> int:

@@ -181,7 +181,6 @@ class Keys:
 
     @property
     def numbers(self) -> NDArray[np.int64] | None:
-        """The keys themselves, if they are numbers."""
         return values(self.columns[0], np.int64) if self.exact and self.columns else None
 
     def take(self, positions: Positions) -> Keys:

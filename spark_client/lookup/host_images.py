@@ -169,7 +169,6 @@ class HostImages:
 
     @property
     def prefix(self) -> str:
-        """That of the keys of its files."""
         return f"{self.content.application}-{self.content.digest}"
 
     def at(self, version: int) -> Image:
@@ -198,7 +197,6 @@ class HostImages:
         )
 
     def _open(self, version: int) -> Image | None:
-        """The image of that version, or of one before it."""
         for _ in range(_TRIES):
             names = stack(self._names(), version)
             if names is None:

@@ -88,7 +88,6 @@ class _Merged:
 
     @property
     def spilled_bytes(self) -> int:
-        """What was parked so far."""
         return self._threads.scratch.written_bytes
 
 

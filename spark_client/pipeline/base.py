@@ -62,7 +62,6 @@ class Steps:
 
     @property
     def schema(self) -> StructType:
-        """The columns of the rows."""
         return self.leg.struct
 
 

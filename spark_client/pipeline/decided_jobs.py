@@ -46,7 +46,6 @@ class ExchangeWrite:
 
     @property
     def reads(self) -> list[ExchangeRead]:
-        """The exchanges that the leg's tasks read."""
         return [read for part in self.leg.parts for read in reads_of(part)]
 
 

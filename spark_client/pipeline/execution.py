@@ -99,8 +99,7 @@ def planned(leg: Leg, persisted: Persisted) -> Leg:
         dataset = persisted.find(exchange.node)
         return dataset is not None and dataset.is_written
 
-    moved = with_moved_filters(leg, is_persisted, is_there)
-    return with_needed_columns(moved, is_persisted, is_there)
+    return with_needed_columns(*with_moved_filters(leg, is_persisted, is_there), is_persisted)
 
 
 class TaskInput(NamedTuple):
@@ -240,7 +239,6 @@ class Execution:
         return self._written[planned]
 
     def plan(self, leg: Leg) -> Leg:
-        """The leg as it runs."""
         if leg not in self._planned:
             self._planned[leg] = planned(leg, self._shuffles.persisted)
         return self._planned[leg]

@@ -26,7 +26,7 @@ from spark_client.pyspark_parts import (
     infer_group_arrow_eval_type_from_func,
     infer_group_pandas_eval_type_from_func,
 )
-from spark_client.steps import CogroupStage, GroupedSide, GroupStage, PandasCogroup, PandasForm, PandasGroup
+from spark_client.steps import CogroupStage, GroupedSide, GroupStage, PandasForm, PandasGroup
 
 from .aggregating import (
     AggregateFunction,
@@ -265,7 +265,7 @@ class CogroupedPipeline(Generic[AnySteps]):
                 raise InvalidRequest(
                     f"{name}: it takes DataFrames; only applyInArrow takes iterators", stage=name
                 )
-            func = PandasCogroup(func, PandasForm(struct, declared.schema), with_keys)
+            func = PandasGroup(func, PandasForm(struct, declared.schema), with_keys)
         partitions = self._left._partitions if self._left._partitions is not None else self._right._partitions
         pair, *placed = paired(left, right.leg, keys, partitions, name)
         compared = tuple(key.form.compared for key in keys)

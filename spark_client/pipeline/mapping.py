@@ -276,7 +276,6 @@ def _check_compared(steps: Steps, expression: Any, stage: str) -> None:
 
 
 def _types(steps: Steps, expressions: list[Any], names: list[str], stage: str) -> Any:
-    """The schema of the expressions' results."""
     return evaluate("project", expressions, names, steps.leg.schema.empty_table(), stage).schema
 
 

@@ -43,7 +43,7 @@ from spark_client.steps import (
 )
 
 from .needed_columns import inputs_of, rows_of
-from .nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, exchanges, reachable, source_of
+from .nodes import Exchange, Input, Leg, Origin, PlanPart, exchanges, reachable, source_of
 
 _OF_GROUPS = (PartialStage, MergeStage, FinalStage)
 _COSTLY = (TableJoinStage, SortStage, *_OF_GROUPS)
@@ -55,38 +55,19 @@ _MOVED = ", moved ahead"
 
 def with_moved_filters(
     leg: Leg, is_persisted: Callable[[Exchange], bool], is_there: Callable[[Exchange], bool]
-) -> Leg:
-    """The same leg, with filters as early as they may be. The arguments are those of ``with_needed_columns``."""
-    order = reachable([leg], is_there)
-    readers = Counter(exchanges(leg))
-    for exchange in order:
-        if not is_there(exchange):
-            readers.update(exchanges(exchange.leg))
+) -> tuple[Leg, dict[Exchange, Leg]]:
+    """The leg, and that of each exchange before it, readers first, with filters as early as they may be.
+
+    Args:
+        is_persisted: whether an exchange keeps all of its rows.
+        is_there: whether an exchange need not be written, and so nothing before it be looked at.
+    """
+    order = [each for each in reachable([leg], is_there) if not is_there(each)]
+    readers = Counter(
+        node for each in [leg, *(exchange.leg for exchange in order)] for node in exchanges(each)
+    )
     moves = _Moves({each for each in order if readers[each] == 1 and not is_persisted(each)})
-    last = moves.leg(leg)
-    legs = {each: each.leg if is_there(each) else moves.leg(each.leg, each) for each in order}
-    made: dict[Exchange, Exchange] = {}
-    for exchange in reversed(order):
-        before = _over(legs[exchange], made)
-        same = before is exchange.leg
-        made[exchange] = exchange if same else replace(exchange, leg=before, original=exchange.node)
-    return _over(last, made)
-
-
-def _over(leg: Leg, made: dict[Exchange, Exchange]) -> Leg:
-    """The leg over the exchanges as they were made."""
-    parts = tuple(_part_over(part, made) for part in leg.parts)
-    return leg if parts == leg.parts else replace(leg, parts=parts)
-
-
-def _part_over(part: PlanPart, made: dict[Exchange, Exchange]) -> PlanPart:
-    origin: Origin = part.origin
-    if isinstance(origin, Exchange):
-        origin = made.get(origin, origin)
-    elif isinstance(origin, Pair):
-        left, right = _part_over(origin.left, made), _part_over(origin.right, made)
-        origin = origin if (left, right) == (origin.left, origin.right) else Pair(left, right)
-    return part if origin is part.origin else PlanPart(origin, part.stages)
+    return moves.leg(leg), {each: moves.leg(each.leg, each) for each in order}
 
 
 class _Moves:

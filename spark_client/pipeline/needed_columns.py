@@ -44,31 +44,27 @@ from spark_client.steps import (
 )
 
 from .held_joins import row_bytes
-from .nodes import Exchange, Input, Leg, Origin, Pair, PlanPart, reachable
+from .nodes import Exchange, Input, Leg, Origin, Pair, PlanPart
 
 Names = Collection[str]
 _GATHERING = (SortStage, TopStage, AlignStage)
 """The stages before which columns are left out, because they hold rows, or go by the places of columns."""
 
 
-def with_needed_columns(
-    leg: Leg, is_persisted: Callable[[Exchange], bool], is_there: Callable[[Exchange], bool]
-) -> Leg:
-    """The same leg, over exchanges and inputs of fewer columns.
+def with_needed_columns(leg: Leg, legs: dict[Exchange, Leg], is_persisted: Callable[[Exchange], bool]) -> Leg:
+    """The leg over exchanges and inputs of fewer columns.
 
     Args:
+        legs: what each exchange before it is to send, with the columns of its own leg; readers first. Others are there.
         is_persisted: whether an exchange keeps its columns.
-        is_there: whether an exchange need not be written, and so nothing before it be looked at.
     """
     needs = _Needs(is_persisted)
     needs.add_leg(leg, leg.schema.names)
-    order = reachable([leg], is_there)
-    for exchange in order:
-        if not is_there(exchange):
-            needs.add_leg(exchange.leg, needs.of(exchange))
+    for exchange, sent in legs.items():
+        needs.add_leg(sent, needs.of(exchange))
     plans = _Plans(needs)
-    for exchange in reversed(order):
-        plans.made[exchange] = exchange if is_there(exchange) else plans.exchange(exchange)
+    for exchange in reversed(legs):
+        plans.made[exchange] = plans.exchange(exchange, legs[exchange])
     return plans.leg(leg, leg.schema.names)
 
 
@@ -212,10 +208,9 @@ class _Plans:
         self._needs = needs
         self.made: dict[Exchange, Exchange] = {}
 
-    def exchange(self, exchange: Exchange) -> Exchange:
-        """With the columns that its readers need; those that it needs itself are made."""
-        names = self._needs.of(exchange)
-        leg = self.leg(exchange.leg, names)
+    def exchange(self, exchange: Exchange, sent: Leg) -> Exchange:
+        """One that sends the columns that its readers need; those that it needs itself are made."""
+        leg = self.leg(sent, self._needs.of(exchange))
         if leg is exchange.leg:
             return exchange
         return replace(exchange, leg=leg, original=exchange.node)
@@ -267,7 +262,7 @@ class _Plans:
     def _origin(self, origin: Exchange | Input, names: Names) -> tuple[Exchange | Input, pa.Schema | None]:
         """What is read, and its schema."""
         if isinstance(origin, Exchange):
-            made = self.made[origin]
+            made = self.made.get(origin, origin)
             return made, made.leg.schema
         schema = origin.schema
         if schema is None or origin.with_columns is None:

@@ -97,7 +97,6 @@ class SideTables:
         return lost
 
     def end(self) -> None:
-        """Drop the broadcasts."""
         self.held.clear()
         tables, self._tables = self._tables, []
         for table in tables:

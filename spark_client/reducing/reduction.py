@@ -378,5 +378,4 @@ def _changes_zeros(state: StateColumn) -> bool:
 
 
 def _one(column: Any) -> pa.Array:
-    """The chunked column as one array."""
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

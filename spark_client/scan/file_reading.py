@@ -247,7 +247,6 @@ def _other_kinds(physical: pa.Schema, schema: pa.Schema, names: Sequence[str]) -
 
 
 def _retype(batch: Any, kinds: dict[str, pa.DataType]) -> Any:
-    """The batch with these columns of these types."""
     for name, kind in kinds.items():
         index = batch.schema.get_field_index(name)
         try:

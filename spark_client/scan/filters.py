@@ -167,7 +167,6 @@ class KeptRows:
         return [name for name in self.looked_at if any(name in each.looked_at for each in conditions)]
 
     def _rows(self, conditions: Sequence[Condition], batch: Any, declared: Declared) -> Any:
-        """What the conditions look at."""
         names = self._columns(conditions)
         return _part(declared, names).cast(batch.select(names))
 

@@ -260,13 +260,11 @@ class DatasetMachine:
         return [*self._unreleased(dataset).portions.values()]
 
     def totals(self, dataset: str) -> SealTotals:
-        """Of a sealed dataset."""
         totals = self._unreleased(dataset).totals
         assert totals is not None
         return totals
 
     def holds(self, dataset: str) -> set[HolderKind]:
-        """What holds it now."""
         return {each.kind for each in self._holders(dataset)}
 
     def _holders(self, dataset: str) -> dict[Holder, bool]:

@@ -72,7 +72,6 @@ class SealTotals:
     size_bytes: int = 0
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Add what a portion has."""
         self.rows += answer["rows"]
         self.frames += answer["frames"]
         self.size_bytes += answer["bytes"]

@@ -92,7 +92,6 @@ class ServerTable:
 
     @property
     def losses(self) -> int:
-        """How many starts were lost so far."""
         return self._losses
 
     def start(self, location: str) -> str | None:

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import batch_row_bits, cuts, held_buffers, held_dictionaries, own_bytes, together
+from spark_client.arrow import cuts, held_buffers, held_dictionaries, own_bytes, row_bytes, together
 
 OUT_ROWS = 64 * 1024
 OUT_BYTES = 4 << 20
@@ -86,8 +86,7 @@ def piece_bytes(budget_bytes: int) -> int:
 
 def row_weights(batch: pa.RecordBatch) -> NDArray[np.int64]:
     """The bytes of each row, rounded up."""
-    bits = np.broadcast_to(np.asarray(batch_row_bits(batch), np.int64), batch.num_rows)
-    return (bits + 7) // 8
+    return np.broadcast_to(np.asarray(row_bytes(batch), np.int64), batch.num_rows)
 
 
 def pieces(weights: NDArray[np.int64], most_bytes: int = OUT_BYTES) -> Iterator[tuple[int, int]]:

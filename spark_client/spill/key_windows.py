@@ -172,7 +172,6 @@ class HashFile:
         return batches
 
     def of_sides(self, extents: Sequence[Extent]) -> list[list[Extent]]:
-        """The extents of each side."""
         return [[extent for extent in extents if extent.side == side] for side in range(len(self.hashes))]
 
     def read(self, extents: Iterable[Extent]) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from .group_stage import CogroupStage, GroupStage
 from .join_stage import JoinStage, TableJoinStage
 from .key_groups import GroupedSide
 from .one_pass import NO_LIMITS, BatchLimits, Both, Count, Kept, OwnStage, Pass, Stage, run
-from .pandas_adapters import PandasCogroup, PandasForm, PandasGroup, PandasMap
+from .pandas_adapters import PandasForm, PandasGroup, PandasMap
 from .sample_stage import SampleStage
 from .session_settings import with_settings
 from .sort_stage import SortStage, TopStage

@@ -140,17 +140,9 @@ class Stage(Protocol):
 class OwnStage:
     """The base of stages without a function of the user's; a stage that is not divisible says so."""
 
-    @property
-    def divisible(self) -> bool:
-        return True
-
-    @property
-    def ours(self) -> bool:
-        return True
-
-    @property
-    def overwritten(self) -> bool:
-        return False
+    divisible = True
+    ours = True
+    overwritten = False
 
 
 def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:

@@ -74,39 +74,26 @@ class PandasMap:
 
 
 @dataclass(frozen=True)
-class PandasCogroup:
-    """``fn`` of ``cogroup(...).applyInPandas``, over the keys' scalars, if ``with_keys``, and two tables."""
-
-    fn: Callable[..., Any]
-    form: PandasForm
-    with_keys: bool
-
-    def __call__(self, *args: Any) -> Any:
-        """A table; errors as :meth:`PandasForm.mapped`."""
-        *keys, left, right = args
-        first = (self.form.key(keys[0]),) if self.with_keys else ()
-        grouped = self.form.conversion.grouped
-        return pa.Table.from_batches([self.form.grouped(self.fn(*first, grouped(left), grouped(right)))])
-
-
-@dataclass(frozen=True)
 class PandasGroup:
-    """``fn`` of ``applyInPandas``, over the keys' scalars, if ``with_keys``, and a table, or an iterator of batches."""
+    """``fn`` of ``applyInPandas``, also of a cogroup, over the keys' scalars, if ``with_keys``, and each side's table,
+    or iterator of batches.
+    """
 
     fn: Callable[..., Any]
     form: PandasForm
     with_keys: bool
-    iterates: bool
+    iterates: bool = False
 
     def __call__(self, *args: Any) -> Any:
         """A table, or an iterator of batches; errors as :meth:`PandasForm.mapped`."""
-        *keys, rows = args
-        first = (self.form.key(keys[0]),) if self.with_keys else ()
-        grouped = self.form.conversion.grouped
+        keys, sides = (args[:1], args[1:]) if self.with_keys else ((), args)
+        first, grouped = map(self.form.key, keys), self.form.conversion.grouped
         if self.iterates:
-            return map(self.form.grouped, self.fn(*first, map(grouped, rows)))
-        # As Spark: a column of several chunks has the same values, but not always the same type.
-        return pa.Table.from_batches([self.form.grouped(self.fn(*first, grouped(rows.combine_chunks())))])
+            return map(self.form.grouped, self.fn(*first, *(map(grouped, rows) for rows in sides)))
+        if len(sides) == 1:
+            # As Spark: a column of several chunks has the same values, but not always the same type.
+            sides = (sides[0].combine_chunks(),)
+        return pa.Table.from_batches([self.form.grouped(self.fn(*first, *map(grouped, sides)))])
 
 
 def _frames(results: Any) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from spark_client.pyspark_parts import PandasConversion
 from .batch_stages import MapStage
 from .group_stage import CogroupStage, GroupStage
 from .one_pass import Stage
-from .pandas_adapters import PandasCogroup, PandasGroup, PandasMap
+from .pandas_adapters import PandasGroup, PandasMap
 
 
 def with_settings(stages: Iterable[Stage], settings: PandasConversion) -> tuple[Stage, ...]:
@@ -31,7 +31,7 @@ def _with_settings(stage: Stage, settings: PandasConversion) -> Stage:
     if not isinstance(stage, MapStage | GroupStage | CogroupStage):
         return stage
     fn = stage.fn
-    if isinstance(fn, PandasMap | PandasGroup | PandasCogroup):
+    if isinstance(fn, PandasMap | PandasGroup):
         fn = replace(fn, form=replace(fn.form, settings=settings))
     in_session = _InSession(fn, settings.timezone, settings.large)
     if isinstance(stage, MapStage):

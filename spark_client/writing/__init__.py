@@ -4,19 +4,8 @@ Guarantee: what a write makes visible are the files of exactly the attempts whos
 all of them or none. A failed, killed or speculative task leaves nothing visible, and neither does a driver that dies
 before its commit. No row goes through the JVM.
 
-Who does what
-    ======================  ========================================================================================
-    ``file_stage``          in tasks: a partition's rows to files, under names of their attempt; a row for each file
-    ``stored_types``        before any task: whether Parquet holds the columns, what footers say, which compression
-    ``folders``             names of folders for values of columns, as Spark's
-    ``folder_write``        the hidden folder of a write below a path: whether its driver lives, whose turn it is
-    ``parquet_folder``      the commit of files below a path, and what readers see when
-    ``table_files``         the commit of files of a table, by its package: ``delta_table``, ``iceberg_table``
-    ``storage_place``       the few calls to pyarrow's file systems
-    ======================  ========================================================================================
-
-    The stage is one like all others, so a write runs as ``count`` does, also in the driver where it is little, and
-    again where a server was lost. A :class:`Publication` owns the commit.
+The stage that writes files is one like all others, so a write runs as ``count`` does, also in the driver where it is
+little, and again where a server was lost. A :class:`Publication` owns the commit.
 
 What each crash leaves
     ==========================================  ====================================================================
@@ -37,7 +26,7 @@ What each crash leaves
 from .delta_table import DeltaFiles
 from .file_stage import REPORT, FileLayout, FileStage, WrittenFile
 from .iceberg_table import IcebergFiles
-from .parquet_folder import MODES, ParquetFolder
-from .publication import Publication
+from .parquet_folder import ParquetFolder
+from .publication import MODES, Publication
 from .storage_place import Place
 from .stored_types import layout_of

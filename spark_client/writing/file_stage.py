@@ -66,7 +66,6 @@ class WrittenFile:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> WrittenFile:
-        """Of a row of the stage."""
         name, folder, texts, rows, size_bytes = row
         return cls(name, folder, tuple(json.loads(texts)), rows, size_bytes)
 
@@ -105,7 +104,6 @@ class FileStage(OwnStage):
     declared: Declared = Declared("write", _REPORT)  # noqa: RUF009 - it is frozen
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
-        """A row for each file."""
         files: list[WrittenFile] = []
         current: _OpenFile | None = None
         prefix = f"{_attempt()}-{uuid.uuid4().hex}"
@@ -200,7 +198,6 @@ class _OpenFile:
             self._write_group()
 
     def end(self) -> WrittenFile:
-        """Complete it."""
         self._write_group()
         self._writer.close()
         size_bytes = self._stream.tell()

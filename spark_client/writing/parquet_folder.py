@@ -24,60 +24,42 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from flight_server.protocol import AlreadyExists, InvalidRequest, NotFound
+from flight_server.protocol import InvalidRequest, NotFound
 
 from .file_stage import FileStage, WrittenFile
 from .folder_write import FolderWrite, Journal
-from .storage_place import Place
+from .publication import Publication
 
 SUCCESS = "_SUCCESS"
-MODES = {
-    "error": "error",
-    "errorifexists": "error",
-    "append": "append",
-    "overwrite": "overwrite",
-    "ignore": "ignore",
-}
 
 
-@dataclass(frozen=True)
-class ParquetFolder:
-    """The folder, and how it is written. ``where`` names the call, ``path`` is the user's."""
+class ParquetFolder(Publication):
+    """The folder, and how it is written; ``name`` is the user's path."""
 
-    place: Place
-    mode: str
-    where: str
-    path: str
+    kind = "parquet"
+    refusal = (
+        "has files; give mode='overwrite' to replace them, 'append' to add to them or 'ignore' to leave them"
+    )
 
     def staged(self) -> FolderWrite:
         self._check_no_table()
-        return FolderWrite(self.place, self._settle, "parquet")
+        return super().staged()
 
     def folder(self, write: FolderWrite) -> str:
-        """Where tasks write."""
         return write.folder
 
     def is_wanted(self) -> bool:
-        """Whether the rows are to be written. Raises AlreadyExists, in mode ``error``; InvalidRequest: a Delta table is
-        there.
-        """
+        """Raises InvalidRequest, too: a Delta table is there."""
         self._check_no_table()
-        if self.mode in ("append", "overwrite") or next(self.place.visible(), None) is None:
-            return True
-        if self.mode == "error":
-            raise AlreadyExists(
-                f"{self.where}: {self.path} has files; give mode='overwrite' to replace them, 'append' to add to them "
-                "or 'ignore' to leave them"
-            )
-        return False
+        return super().is_wanted()
+
+    def is_there(self) -> bool:
+        return next(self.place.visible(), None) is not None
 
     def commit(self, write: FolderWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
-        """Make exactly these files visible, or one without rows. Raises as :meth:`is_wanted`, and NotFound: a file is
-        missing.
-        """
+        """Raises NotFound, too: a file is missing."""
         files = files or [stage.empty()]
         ending = f"{'' if stage.layout.compression == 'none' else f'.{stage.layout.compression}'}.parquet"
         names = {}
@@ -90,14 +72,14 @@ class ParquetFolder:
         replaced = self.place.stamps(self.place.visible()) if self.mode == "overwrite" else {}
         if not self.place.may_delete(replaced):
             raise InvalidRequest(
-                f"{self.where}: old files of {self.path} may not be deleted, so they stay; write elsewhere"
+                f"{self.where}: old files of {self.name} may not be deleted, so they stay; write elsewhere"
             )
         try:
             self.place.prepare(names.values())
         except (OSError, ValueError) as error:
             self.place.remove_empty(_parents(names.values()))
             raise InvalidRequest(
-                f"{self.where}: {self.path} cannot have a file of this write: {error}"
+                f"{self.where}: {self.name} cannot have a file of this write: {error}"
             ) from error
         journal = Journal(names, replaced, self.place.has(SUCCESS))
         write.begin_commit(journal)
@@ -116,7 +98,7 @@ class ParquetFolder:
     def _check_no_table(self) -> None:
         if self.place.has("_delta_log"):
             raise InvalidRequest(
-                f"{self.where}: {self.path} is a Delta table, whose log would not have the files; take write.delta"
+                f"{self.where}: {self.name} is a Delta table, whose log would not have the files; take write.delta"
             )
 
     def _finish(self, replaced: Collection[str]) -> None:
@@ -143,5 +125,4 @@ class ParquetFolder:
 
 
 def _parents(names: Iterable[str]) -> set[str]:
-    """The folders of files."""
     return {str(parent) for name in names for parent in PurePosixPath(name).parents} - {"."}

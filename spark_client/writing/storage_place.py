@@ -71,15 +71,12 @@ class Place:
         return place
 
     def below(self, name: str) -> Place:
-        """A folder in this one."""
         return Place(self.filesystem, self.path(name))
 
     def path(self, name: str) -> str:
-        """The file system's path of a name."""
         return f"{self.folder}/{name}" if self.folder else name
 
     def open(self, name: str) -> Any:
-        """A stream to a new file."""
         path = self.path(name)
         for _ in range(_TRIES):
             with suppress(FileNotFoundError):
@@ -139,13 +136,11 @@ class Place:
             self.filesystem.delete_dir(self.path(name))
 
     def has(self, name: str) -> bool:
-        """Whether there is a file or folder of this name."""
         from pyarrow import fs  # noqa: PLC0415 - as above
 
         return bool(self.filesystem.get_file_info(self.path(name)).type != fs.FileType.NotFound)
 
     def mark(self, name: str) -> None:
-        """Make an empty file."""
         self.open(name).close()
 
     def remove_empty(self, names: Iterable[str]) -> None:

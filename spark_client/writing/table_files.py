@@ -14,17 +14,16 @@ Settling
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from flight_server.protocol import AlreadyExists, Conflict
+from flight_server.protocol import Conflict
 
 from .file_stage import FileStage, WrittenFile
 from .folder_write import FolderWrite, Journal
-from .storage_place import Place
+from .publication import Publication
 
 TRIES = 5
 WRITE_ID = "flight-shuffle.write"
@@ -42,39 +41,22 @@ def imported(name: str, extra: str) -> Any:
         ) from error
 
 
-@dataclass(frozen=True)
-class TableFiles(ABC):
-    """The files that writes add to a table. ``where`` names the call, ``name`` the table for people."""
+class TableFiles(Publication):
+    """The files that writes add to a table."""
 
-    place: Place
-    mode: str
-    where: str
-    name: str
-
-    kind: ClassVar[str]
+    refusal = (
+        "is there already; give mode='overwrite' to replace its rows, 'append' to add to them or 'ignore' to leave "
+        "it"
+    )
     data: ClassVar[str] = ""
     """The folder of the writes' folders, with a slash at its end."""
 
-    def staged(self) -> FolderWrite:
-        return FolderWrite(self.place, self._settle, self.kind)
-
     def folder(self, write: FolderWrite) -> str:
-        """Where tasks write, and the files stay."""
+        """The files stay there."""
         return f"{self.data}{write.id}"
 
-    def is_wanted(self) -> bool:
-        """Whether the rows are to be written. Raises AlreadyExists, in mode ``error``."""
-        if self.mode in ("append", "overwrite") or not self.is_there():
-            return True
-        if self.mode == "error":
-            raise AlreadyExists(
-                f"{self.where}: {self.name} is there already; give mode='overwrite' to replace its rows, 'append' to "
-                "add to them or 'ignore' to leave it"
-            )
-        return False
-
     def commit(self, write: FolderWrite, stage: FileStage, files: Sequence[WrittenFile]) -> None:
-        """Commit exactly these files. Raises Conflict: others have committed first, each time."""
+        """Raises Conflict, too: others have committed first, each time."""
         write.take_turn()
         if not self.is_wanted():
             return
@@ -91,10 +73,6 @@ class TableFiles(ABC):
                     ) from error
         self._keep_only(write.id, names)
         write.end_commit()
-
-    @abstractmethod
-    def is_there(self) -> bool:
-        """Whether the table counts as one that has been written, by the mode."""
 
     @abstractmethod
     def add(self, write: str, files: dict[str, WrittenFile]) -> None:

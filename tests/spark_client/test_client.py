@@ -29,12 +29,6 @@ from tests.support.server_process import ServerProcess
 TABLE = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
 
 
-@pytest.fixture
-def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(empty_server.location) as found:
-        yield found
-
-
 @pytest.mark.parametrize(
     "data",
     [

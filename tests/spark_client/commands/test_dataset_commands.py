@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 import pytest
 
@@ -16,12 +14,6 @@ from tests.support.spread import everything, spread
 TABLE = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
 DEAD = "grpc://127.0.0.1:1"
 SCHEMA = [{"name": "id", "type": "int64"}, {"name": "name", "type": "string"}]
-
-
-@pytest.fixture
-def client(command: Command) -> Iterator[ShuffleClient]:
-    with ShuffleClient(command.location) as found:
-        yield found
 
 
 def test_datasets_are_listed_for_people_and_programs(client: ShuffleClient, command: Command) -> None:

@@ -7,7 +7,6 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,12 +25,6 @@ from tests.support.polling import eventually
 
 TABLE = pa.table({"id": range(1000), "name": ["a", None] * 500})
 COMMAND = (sys.executable, "-m", "spark_client.cli")
-
-
-@pytest.fixture
-def client(command: Command) -> Iterator[ShuffleClient]:
-    with ShuffleClient(command.location) as found:
-        yield found
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "arrows", "parquet", "csv"])

@@ -18,12 +18,6 @@ from tests.support.spread import spread
 TABLE = pa.table({"id": [1]})
 
 
-@pytest.fixture
-def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(empty_server.location) as client:
-        yield client
-
-
 def lose_answer(server: RemoteServer, number: int, then: Callable[[], object] = lambda: None) -> None:
     """The answer of this call from now on, 1 for the next, does not arrive; ``then`` runs meanwhile."""
     calling, left = server.calling, [number]

@@ -43,18 +43,24 @@ def gone_within(pid: int, seconds: float) -> bool:
     return not alive(pid)
 
 
-def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it() -> None:
+def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it_and_nothing_waits_for_it_then() -> None:
     table = pa.table({"x": [1, 2, 3]})
-    client = ShuffleClient.embedded(memory_limit="256MiB")
+    client = ShuffleClient.embedded(memory_limit="256MiB", timeouts=Timeouts(tries=1_000_000))
     assert client.location.startswith("grpc://127.0.0.1:")
     assert client.statistics()["memory"]["limit_bytes"] == 256 << 20
     client.put("d", table)
     assert client.get("d").read_all().equals(table)
     process = client._embedded
     assert process is not None
+    server = pickle.loads(pickle.dumps(client._open()))
+    server.schema("d")
     client.close()
     assert not alive(process.pid)
     client.close()
+    with pytest.raises(EmbeddedEnded):
+        server.schema("d")
+    with pytest.raises(EmbeddedEnded):
+        partition_stream(server, Ticket("d", 0), lane="grpc").read_burst()
 
 
 def test_a_close_ends_the_server_also_where_dropping_what_the_client_holds_raises() -> None:
@@ -70,7 +76,7 @@ def test_a_close_ends_the_server_also_where_dropping_what_the_client_holds_raise
     client.close()
 
 
-def test_several_servers_share_the_memory_and_the_names_and_end_together() -> None:
+def test_several_servers_share_the_memory_and_the_names_and_end_together_also_one_that_was_killed() -> None:
     table = pa.table({"x": [1, 2, 3]})
     with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
         first, second = client.location.split(",")
@@ -87,17 +93,9 @@ def test_several_servers_share_the_memory_and_the_names_and_end_together() -> No
             stranger.datasets()
         process = client._embedded
         assert process is not None
-        pids = [process.pid, *(child.pid for child in psutil.Process(process.pid).children())]
-        assert len(pids) == 3
-    assert not any(map(alive, pids))
-
-
-def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_place() -> None:
-    with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
-        process = client._embedded
-        assert process is not None
-        starts = {each["start"] for each in client.statistics()["servers"]}
-        psutil.Process(process.pid).children()[0].kill()
+        starts = {each["start"] for each in found}
+        supervisor = psutil.Process(process.pid)
+        supervisor.children()[0].kill()
 
         def others() -> int:
             return len({each["start"] for each in client.statistics()["servers"]} - starts - {None})
@@ -106,6 +104,9 @@ def test_an_embedded_worker_that_is_killed_comes_back_as_another_server_at_its_p
         assert sorted(process.locations) == sorted(
             each["location"] for each in client.statistics()["servers"]
         )
+        pids = [process.pid, *(child.pid for child in supervisor.children())]
+        assert len(pids) == 3
+    assert not any(map(alive, pids))
 
 
 @pytest.mark.parametrize(
@@ -246,16 +247,3 @@ def test_a_read_that_is_open_when_several_embedded_servers_end_does_not_wait_for
     for stream in streams:
         with pytest.raises(EmbeddedEnded):
             stream.read_burst()
-
-
-def test_an_embedded_server_that_has_ended_is_not_waited_for() -> None:
-    for_ever = Timeouts(tries=1_000_000)
-    with ShuffleClient.embedded(timeouts=for_ever) as client:
-        client.put("d", pa.table({"n": [1]}))
-        server = pickle.loads(pickle.dumps(client._open()))
-        ticket = Ticket("d", 0)
-        server.schema("d")
-    with pytest.raises(EmbeddedEnded):
-        server.schema("d")
-    with pytest.raises(EmbeddedEnded):
-        partition_stream(server, ticket, lane="grpc").read_burst()

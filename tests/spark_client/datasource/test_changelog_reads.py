@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,21 +15,6 @@ from spark_client.datasource.batch_read import FlightReader, find, plan_versions
 from spark_client.datasource.source_options import BATCH_READ, SourceOptions
 from spark_client.datasource.spark_schema import spark_struct
 from tests.support.changelog_of_rates import compacted, declare, table
-from tests.support.server_process import ServerProcess
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start() as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        for info in found.datasets():
-            found.drop(info.name)
 
 
 def plan(client: ShuffleClient, **given: str) -> FlightReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from spark_client.datasource.changelog_streams import ChangelogStreamReader, Spa
 from spark_client.datasource.source_options import STREAM_READ, SourceOptions
 from spark_client.pyspark_parts import ReadAllAvailable
 from tests.support.changelog_of_rates import compacted, declare, facts, table
-from tests.support.server_process import ServerProcess
 
 STRUCT = StructType(
     [
@@ -27,20 +25,6 @@ STRUCT = StructType(
 )
 
 limited = pytest.mark.skipif(ReadAllAvailable is None, reason="Spark 4.1 has no limits of triggers")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        for info in found.datasets():
-            found.drop(info.name)
 
 
 def reader(client: ShuffleClient, **given: str) -> ChangelogStreamReader:
@@ -195,26 +179,7 @@ def test_spark_without_admission_control_goes_on_where_a_run_has_ended(client: S
     assert held(client) == [2]
 
 
-def test_versions_that_are_gone_end_the_query_and_say_what_to_do(client: ShuffleClient) -> None:
-    declare(client, "rates", 0.0)
-    put(client, 1)
-    query = reader(client, holdLeaseSeconds="0.1")
-    start = query.initialOffset()
-    end = query.latestOffset(start)
-    query.partitions(start, end)
-    query.commit(end)
-    put(client, 2, 3)
-    assert compacted(client, "rates") == 3
-    again = reader(client)
-    with pytest.raises(Compacted, match=r"new checkpoint location, .* 'starting_version'"):
-        again.latestOffset(end)
-    with pytest.raises(Compacted, match="new checkpoint location"):
-        reader(client, startingVersion="1").initialOffset()
-    with pytest.raises(InvalidRequest, match=r"no version 9|newest is 3"):
-        reader(client, startingVersion="9").initialOffset()
-
-
-def test_a_query_that_may_lose_changes_goes_on_with_the_oldest_version_that_there_is(
+def test_versions_that_are_gone_end_a_query_unless_it_may_lose_changes(
     client: ShuffleClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     declare(client, "rates", 0.0)
@@ -226,6 +191,12 @@ def test_a_query_that_may_lose_changes_goes_on_with_the_oldest_version_that_ther
     query.commit(end)
     put(client, 2, 3)
     assert compacted(client, "rates") == 3
+    with pytest.raises(Compacted, match=r"new checkpoint location, .* 'starting_version'"):
+        reader(client).latestOffset(end)
+    with pytest.raises(Compacted, match="new checkpoint location"):
+        reader(client, startingVersion="1").initialOffset()
+    with pytest.raises(InvalidRequest, match=r"no version 9|newest is 3"):
+        reader(client, startingVersion="9").initialOffset()
     again = reader(client, failOnDataLoss="false")
     lost = again.latestOffset(end)
     assert rows(again, end, lost) == []

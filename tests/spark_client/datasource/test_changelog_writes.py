@@ -31,29 +31,9 @@ PLAIN = StructType([StructField("currency", StringType()), StructField("time", L
 COUNTED = StructType([*PLAIN.fields, StructField("_diff", IntegerType())])
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start() as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        assert found.statistics()["staged"]["count"] == 0
-        for info in found.datasets():
-            found.drop(info.name)
-
-
 @pytest.fixture(autouse=True)
-def task() -> Iterator[TaskContext]:
-    """As in a Spark task: partition 0, attempt 7 of a query."""
-    context = TaskContext._getOrCreate()
-    context._partitionId, context._taskAttemptId = 0, 7
-    context._localProperties = {"sql.streaming.queryId": "query"}
-    yield context
-    TaskContext._taskContext = None
+def of_query(task: TaskContext) -> None:
+    task._localProperties = {"sql.streaming.queryId": "query"}
 
 
 def options(location: str, use: str, **given: str) -> SourceOptions:

@@ -27,31 +27,9 @@ from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.usefixtures("task")
+
 STRUCT = StructType([StructField("id", LongType())])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=0) as process:
-        yield process
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
-        for info in found.datasets():
-            found.drop(info.name)
-        eventually(lambda: found.statistics()["memory"]["used_bytes"], 0)
-
-
-@pytest.fixture(autouse=True)
-def task() -> Iterator[TaskContext]:
-    """As in a Spark task: partition 0, attempt 7 of no query."""
-    context = TaskContext._getOrCreate()
-    context._partitionId, context._taskAttemptId, context._localProperties = 0, 7, {}
-    yield context
-    TaskContext._taskContext = None
 
 
 def options(location: str, use: str = BATCH_WRITE, **given: str) -> SourceOptions:
@@ -77,10 +55,10 @@ def ids(client: ShuffleClient) -> list[int]:
 
 
 def test_a_seal_without_an_answer_is_made_again_and_appends_once(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
     client.put("d", pa.table({"id": [0]}))
-    with Proxy.to(server.location) as proxy:
+    with Proxy.to(empty_server.location) as proxy:
         write = staging(proxy.location, lane="grpc")
         written = write.write(batches(1, 2))
         proxy.cut_after(1)
@@ -91,9 +69,9 @@ def test_a_seal_without_an_answer_is_made_again_and_appends_once(
 
 
 def test_a_server_that_does_not_come_back_is_an_error_of_the_seal(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
-    with Proxy.to(server.location) as proxy:
+    with Proxy.to(empty_server.location) as proxy:
         write = staging(proxy.location, lane="grpc", tries="1")
         written = write.write(batches(1))
         proxy.refuse()
@@ -102,14 +80,14 @@ def test_a_server_that_does_not_come_back_is_an_error_of_the_seal(
             write.seal([written])
         write.server.close()
     assert isinstance(written, StagedWrite)
-    replace(write, server=staging(server.location).server).drop([written.generation])
+    replace(write, server=staging(empty_server.location).server).drop([written.generation])
 
 
 def test_a_seal_of_what_the_server_has_no_more_says_so_also_where_the_name_leads_to_a_dataset(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
     client.put("d", pa.table({"id": [0]}))
-    write = staging(server.location)
+    write = staging(empty_server.location)
     written = write.write(batches(1))
     assert isinstance(written, StagedWrite)
     write.drop([written.generation])
@@ -153,9 +131,9 @@ def test_the_driver_has_room_for_the_few_rows_that_all_tasks_keep() -> None:
 
 
 def test_a_put_that_breaks_is_sent_again_while_its_rows_are_few(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
-    with Proxy.to(server.location) as proxy:
+    with Proxy.to(empty_server.location) as proxy:
         write = staging(proxy.location, lane="grpc")
 
         def rows() -> Iterator[Any]:
@@ -191,16 +169,18 @@ def test_a_write_with_a_transaction_is_made_once_also_after_a_restart_of_the_ser
         assert write(process, 5)
 
 
-def test_half_a_transaction_is_refused(server: ServerProcess) -> None:
+def test_half_a_transaction_is_refused(empty_server: ServerProcess) -> None:
     with pytest.raises(InvalidRequest, match="'transaction_app' and 'transaction_version' go together"):
-        options(server.location, transaction_app="job")
+        options(empty_server.location, transaction_app="job")
 
 
 def test_a_batch_that_is_aborted_after_it_was_published_stays(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
     for overwrite in (False, True):
-        writer = FlightStreamWriter.plan(options(server.location, STREAM_WRITE), STRUCT, overwrite=overwrite)
+        writer = FlightStreamWriter.plan(
+            options(empty_server.location, STREAM_WRITE), STRUCT, overwrite=overwrite
+        )
         written = writer.write(batches(1))
         writer.commit([written], 0)
         writer.abort([written], 0)  # Spark does so if it has not learnt of the commit
@@ -208,14 +188,16 @@ def test_a_batch_that_is_aborted_after_it_was_published_stays(
 
 
 def test_a_micro_batch_is_one_partition_or_several_where_it_is_large(
-    server: ServerProcess, client: ShuffleClient, task: TaskContext, monkeypatch: pytest.MonkeyPatch
+    empty_server: ServerProcess, client: ShuffleClient, task: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for batch, partitions in enumerate((1, 3, 4)):
         if batch == 1:
             monkeypatch.setattr(staging_module, "JOINED_BYTES", 1)
         elif batch == 2:
             monkeypatch.undo()
-        writer = FlightStreamWriter.plan(options(server.location, STREAM_WRITE), STRUCT, overwrite=False)
+        writer = FlightStreamWriter.plan(
+            options(empty_server.location, STREAM_WRITE), STRUCT, overwrite=False
+        )
         messages: list[Any] = []
         for number in range(2):
             task._partitionId = number
@@ -227,9 +209,9 @@ def test_a_micro_batch_is_one_partition_or_several_where_it_is_large(
 
 
 def test_a_job_that_is_aborted_after_it_was_published_stays(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
-    writer = FlightWriter.plan(options(server.location), STRUCT, overwrite=True)
+    writer = FlightWriter.plan(options(empty_server.location), STRUCT, overwrite=True)
     written = writer.write(batches(1))
     writer.commit([written])
     writer.abort([written])
@@ -267,8 +249,8 @@ def test_what_is_pickled_into_tasks_has_token_and_certificate_and_shows_neither(
         assert "wr0ng" not in str(refused.value)
 
 
-def test_batches_cannot_be_appended_durably_and_the_query_is_refused(server: ServerProcess) -> None:
-    given = options(server.location, STREAM_WRITE, durable="true")
+def test_batches_cannot_be_appended_durably_and_the_query_is_refused(empty_server: ServerProcess) -> None:
+    given = options(empty_server.location, STREAM_WRITE, durable="true")
     with pytest.raises(
         InvalidRequest, match=r"option 'durable' of df\.writeStream goes with output mode 'complete'"
     ):
@@ -337,13 +319,13 @@ def test_a_write_that_another_one_has_made_since_its_plan_is_left_out_by_its_tas
 
 
 def test_a_write_with_a_transaction_that_was_overwritten_before_its_seal_was_answered_has_succeeded(
-    server: ServerProcess, client: ShuffleClient
+    empty_server: ServerProcess, client: ShuffleClient
 ) -> None:
-    given = options(server.location, transaction_app="job", transaction_version="1")
+    given = options(empty_server.location, transaction_app="job", transaction_version="1")
     first = FlightWriter.plan(given, STRUCT, overwrite=True)
     written = first.write(batches(1))
     first.commit([written])
-    second = FlightWriter.plan(options(server.location), STRUCT, overwrite=True)
+    second = FlightWriter.plan(options(empty_server.location), STRUCT, overwrite=True)
     second.commit([second.write(batches(2))])
     first.commit([written])  # as when the answer was lost
     assert ids(client) == [2]

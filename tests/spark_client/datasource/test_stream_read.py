@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
@@ -16,15 +15,8 @@ from spark_client.datasource.source_options import BATCH_READ, STREAM_READ, Sour
 from spark_client.datasource.stream_read import FlightStreamReader
 from spark_client.lanes import PutStream
 from tests.support.driver_datasets import write_dataset
-from tests.support.server_process import ServerProcess
 
 STRUCT = StructType([StructField("id", LongType())])
-
-
-@pytest.fixture
-def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(empty_server.location) as found:
-        yield found
 
 
 def append(client: ShuffleClient, number: int) -> None:

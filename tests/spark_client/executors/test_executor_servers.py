@@ -103,23 +103,6 @@ def test_directories_that_cannot_be_written_are_said_as_the_reason(
     assert executor_servers.reason_of(raised.value) == raised.value.message
 
 
-def test_a_task_that_is_tried_again_replaces_a_server_that_stands_still(
-    executor: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = SERVERS.here()
-    assert SERVERS.here(tries=1) == first, "it answers"
-    os.kill(first.pid, signal.SIGSTOP)
-    monkeypatch.setattr(executor_servers, "ANSWER_SECONDS", 0.5)
-    assert SERVERS.here() == first, "it was not asked"
-    second = SERVERS.here(tries=1)
-    try:
-        assert os.waitpid(first.pid, 0)[1] == signal.SIGKILL
-        assert second.alive
-    finally:
-        os.kill(second.pid, signal.SIGTERM)
-        os.waitpid(second.pid, 0)
-
-
 def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_together(
     executor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +120,7 @@ def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_togeth
         # One that stands still ends all: it may be the reason why the task was tried again.
         workers[0].suspend()
         monkeypatch.setattr(executor_servers, "ANSWER_SECONDS", 0.5)
+        assert several.here() == running, "it was not asked"
         second = several.here(tries=1)
         assert second.pid != running.pid
         assert os.waitpid(running.pid, 0)[1] == signal.SIGKILL

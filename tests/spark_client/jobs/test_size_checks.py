@@ -14,7 +14,6 @@ from pyspark.sql.types import DataType, StructType
 from spark_client import ShuffleClient
 from spark_client.jobs.size_checks import stays_below
 from spark_client.steps import BatchLimits
-from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,18 +47,6 @@ def test_rows_of_fixed_width_are_known_to_stay_below_the_limit(
     limits: BatchLimits, kinds: list[DataType], stays: bool
 ) -> None:
     assert stays_below(limits, struct(*kinds)) is stays
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start() as found:
-        yield found
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
-        yield found
 
 
 def same(batches: Iterator[Any]) -> Iterator[Any]:

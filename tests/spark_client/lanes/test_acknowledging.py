@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,6 @@ def acknowledged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(RemoteServer, "action", keep)
     monkeypatch.setattr(read_stream, "EVERY_BYTES", 2 * 8 * ROWS)
     return frames
-
-
-@pytest.fixture
-def server() -> Iterator[RemoteServer]:
-    made = RemoteServer("grpc://127.0.0.1:1")
-    yield made
-    made.close()
 
 
 def read(

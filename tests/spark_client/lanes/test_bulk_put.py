@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,6 @@ from spark_client.lanes.read_stream import StreamStalled
 from tests.support.put_source import (
     LARGE,
     NOWHERE,
-    QUICK,
     SMALL,
     UPGRADED,
     PutSide,
@@ -31,13 +29,6 @@ from tests.support.raw_flight import fields_of
 
 HASTY = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=0.2)
 REFUSED = said(b"E", AlreadyExists("there is one already").to_json().encode())
-
-
-@pytest.fixture
-def server() -> Iterator[RemoteServer]:
-    made = RemoteServer(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
-    yield made
-    made.close()
 
 
 # Puts that succeed.
@@ -64,15 +55,6 @@ def test_a_put_asks_for_the_upgrade_and_sends_what_a_doput_would(server: RemoteS
     assert [message.get(3) for message in messages] == [None, b"0", b"7", b"12", messages[-1][3]]
     assert json.loads(messages[-1][3]) == {"commit": {"rows": 30, "frames": 3}}
     assert 1 in messages[0]
-
-
-def test_answers_that_came_with_the_upgrade_are_not_lost(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED + REFUSED)
-        side.broken_off()
-
-    with PutSource(serve) as source, pytest.raises(AlreadyExists, match="there is one already"):
-        write_forever(opened(server, source))
 
 
 def test_small_batches_of_a_shuffle_go_together_and_others_at_once(server: RemoteServer) -> None:
@@ -164,108 +146,78 @@ def test_an_error_is_raised_while_the_server_takes_nothing(server: RemoteServer)
         timer.join()
 
 
-def test_an_error_before_a_reset_is_still_read(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.message()
-        side.exactly(100_000)  # and leave the rest unread
-        side.send(REFUSED)
+WRITING: dict[str, tuple[bytes, int, bytes, type[FlightShuffleError], str]] = {
+    "an error with the upgrade": (REFUSED, 0, b"", AlreadyExists, "there is one already"),
+    "an error before a reset": (b"", 100_000, REFUSED, AlreadyExists, "there is one already"),
+    "an end": (said(b"K"), 0, b"", BrokenStream, "before all of it was sent"),
+    "a break": (b"", 100_000, b"", BrokenStream, "'d' broke off.*{port}"),
+}
+"""What is sent with the upgrade, how much is read, and the rest left, what is sent then, and the error."""
 
-    with PutSource(serve) as source, pytest.raises(AlreadyExists, match="there is one already"):
+
+@pytest.mark.parametrize("case", WRITING)
+def test_what_comes_while_rows_are_sent_is_an_error(server: RemoteServer, case: str) -> None:
+    first, read_bytes, answer, error, words = WRITING[case]
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED + first)
+        side.exactly(read_bytes)
+        side.send(answer)
+        if not read_bytes:
+            side.broken_off()
+
+    with PutSource(serve) as source, pytest.raises(error, match=words.replace("{port}", str(source.port))):
         write_forever(opened(server, source))
 
 
-def test_an_error_in_the_place_of_the_answer_to_a_commit_is_raised(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.messages()
-        side.send(said(b"E", OutOfBudget("no room", limit_bytes=7).to_json().encode()))
-
-    with PutSource(serve) as source, pytest.raises(OutOfBudget, match="no room") as caught:
-        opened(server, source).commit()
-    assert caught.value.detail == {"limit_bytes": 7}
-
-
-# Faults of the connection.
-
-UNEXPECTED: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "closed the connection|reset"),
-    "half an answer": (committed(0)[:-3], "closed the connection|reset"),
-    "an answer and no end": (committed(0), "closed the connection|reset"),
-    "an unknown answer": (said(b"Z"), "is not an answer to a put"),
-    "garbage": (b"HTTP/1.1 500 Oops\r\n\r\n", "is not an answer to a put"),
-    "an answer of 4 GB": (b"R\xff\xff\xff\xff", "is not an answer to a put"),
-    "an error that is none": (said(b"E", b"oops"), "is not an error of the server"),
+BROKEN = "closed the connection|reset"
+UNEXPECTED: dict[str, tuple[bytes, type[FlightShuffleError], str]] = {
+    "nothing": (b"", BrokenStream, BROKEN),
+    "half an answer": (committed(0)[:-3], BrokenStream, BROKEN),
+    "an answer and no end": (committed(0), BrokenStream, BROKEN),
+    "an end and no answer": (said(b"K"), FlightShuffleError, "did not confirm the commit"),
+    "an unknown answer": (said(b"Z"), BrokenStream, "is not an answer to a put"),
+    "garbage": (b"HTTP/1.1 500 Oops\r\n\r\n", BrokenStream, "is not an answer to a put"),
+    "an answer of 4 GB": (b"R\xff\xff\xff\xff", BrokenStream, "is not an answer to a put"),
+    "an error that is none": (said(b"E", b"oops"), BrokenStream, "is not an error of the server"),
+    "an error": (
+        said(b"E", OutOfBudget("no room", limit_bytes=7).to_json().encode()),
+        OutOfBudget,
+        "no room",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", UNEXPECTED)
 def test_a_commit_that_is_not_accepted_has_failed(server: RemoteServer, case: str) -> None:
-    data, words = UNEXPECTED[case]
+    data, error, words = UNEXPECTED[case]
 
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
         side.messages()
         side.send(data)
 
-    with PutSource(serve) as source, pytest.raises(BrokenStream, match=words):
+    with PutSource(serve) as source, pytest.raises(error, match=words) as caught:
         opened(server, source).commit()
+    assert error is not OutOfBudget or caught.value.detail == {"limit_bytes": 7}
 
 
-def test_an_end_that_comes_too_early_is_none(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED + said(b"K"))
-        side.broken_off()
-
-    with PutSource(serve) as source, pytest.raises(BrokenStream, match="before all of it was sent"):
-        write_forever(opened(server, source))
-
-
-def test_an_end_without_the_answer_to_the_commit_is_no_commit(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.messages()
-        side.send(said(b"K"))
-
-    with PutSource(serve) as source, pytest.raises(FlightShuffleError, match="did not confirm the commit"):
-        opened(server, source).commit()
-
-
-def test_a_connection_that_breaks_is_an_error_that_says_where(server: RemoteServer) -> None:
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.exactly(100_000)
-
-    with PutSource(serve) as source, pytest.raises(BrokenStream, match=f"'d' broke off.*{source.port}"):
-        write_forever(opened(server, source))
-
-
-def test_a_server_that_takes_nothing_is_an_error_with_its_reasons() -> None:
+@pytest.mark.parametrize("takes_rows", [False, True])
+def test_a_server_that_stands_still_is_an_error_with_its_reasons(takes_rows: bool) -> None:
     server = RemoteServer(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
+    gone = threading.Event()
 
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
-        side.sock.settimeout(20)
+        if takes_rows:
+            side.messages()
         assert gone.wait(20)
 
-    gone = threading.Event()
     with PutSource(serve) as source:
+        stream = opened(server, source)
         with pytest.raises(
             StreamStalled, match=r"no further for 0\.2 s.*the server says it waits for: nothing"
         ):
-            write_forever(opened(server, source))
+            stream.commit() if takes_rows else write_forever(stream)
         gone.set()
-    server.close()
-
-
-def test_a_server_that_does_not_answer_a_commit_is_an_error_with_its_reasons() -> None:
-    server = RemoteServer(NOWHERE, timeouts=HASTY, writing=Writing("bulk"))
-
-    def serve(side: PutSide) -> None:
-        side.send(UPGRADED)
-        side.messages()
-        side.broken_off()
-
-    with PutSource(serve) as source, pytest.raises(StreamStalled, match=r"no further for 0\.2 s"):
-        opened(server, source).commit()
     server.close()

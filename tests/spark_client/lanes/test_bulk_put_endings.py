@@ -6,18 +6,15 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from flight_server.protocol.errors import InvalidRequest
-from spark_client.connection import ForkedProcess, RemoteServer, Writing
+from spark_client.connection import ForkedProcess, RemoteServer
 from spark_client.lanes.bulk_put import Duplex
 from spark_client.lanes.lane import Closed
 from tests.support.put_source import (
-    NOWHERE,
-    QUICK,
     SMALL,
     UPGRADED,
     PutSide,
@@ -27,13 +24,6 @@ from tests.support.put_source import (
     said,
     write_forever,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[RemoteServer]:
-    made = RemoteServer(NOWHERE, timeouts=QUICK, token="secret", writing=Writing("bulk"))
-    yield made
-    made.close()
 
 
 def test_a_put_that_is_abandoned_ends_its_connection_without_an_end_marker(server: RemoteServer) -> None:

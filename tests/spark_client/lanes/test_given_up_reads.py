@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import Ticket
-from spark_client.connection import RemoteServer, Timeouts
+from spark_client.connection import RemoteServer
 from spark_client.lanes.read_stream import ReadStream
 from tests.support.http_source import HEAD, HttpSource, chunk, messages
 from tests.support.merging import batches_from, partition_stream
@@ -23,13 +23,6 @@ RESET = {errno.ECONNRESET, errno.EPIPE}
 """The second one where the end of the input came before the reset."""
 
 TCP_ESTABLISHED = 1
-
-
-@pytest.fixture
-def server() -> Iterator[RemoteServer]:
-    made = RemoteServer("grpc://127.0.0.1:1", timeouts=Timeouts(tries=1), token="secret")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
@@ -16,11 +16,9 @@ from flight_server.protocol.errors import (
     Forbidden,
     InvalidRequest,
     PartitionFailed,
-    ProducerFailed,
     ServerLost,
-    StaleTicket,
 )
-from spark_client.connection import RemoteServer, Timeouts
+from spark_client.connection import RemoteServer
 from spark_client.lanes import PartitionCursor, PortionCursor, ReadStream, VersionCursor, read_stream
 from spark_client.lanes.bulk_get import target_of
 from spark_client.lanes.cursors import Cursor
@@ -31,23 +29,9 @@ from tests.support.merging import batches_from, partition_stream
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
-QUICK = Timeouts(
-    connect_seconds=20,
-    first_message_seconds=20,
-    stall_seconds=20,
-    tries=3,
-)
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCHES = [pa.record_batch({"n": pa.array(np.arange(i * 100, (i + 1) * 100))}) for i in range(5)]
 ROWS = list(range(500))
-NOWHERE = "grpc://127.0.0.1:1"
-
-
-@pytest.fixture
-def server() -> Iterator[RemoteServer]:
-    made = RemoteServer(NOWHERE, timeouts=QUICK, token="secret")
-    yield made
-    made.close()
 
 
 def stream_of(
@@ -95,21 +79,6 @@ def test_a_body_of_announced_length_with_its_totals_in_the_headers_is_read(serve
         assert read_all(stream_of(server, source)) == ROWS
 
 
-def test_a_body_that_is_cut_at_any_byte_is_resumed_without_a_row_lost_or_twice(server: RemoteServer) -> None:
-    whole, good = b"".join(pieces()), well(BATCHES, SCHEMA)
-    cuts: list[int] = []
-
-    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
-        source.closes = bool(cuts)
-        return [whole[: cuts.pop()]] if cuts else good(target, headers)
-
-    with HttpSource(answer) as source:
-        for cut_at in range(0, len(whole), 23):
-            cuts.append(cut_at)
-            assert read_all(stream_of(server, source)) == ROWS, f"cut at byte {cut_at} of {len(whole)}"
-            assert not cuts
-
-
 @pytest.mark.parametrize(
     ("what", "tail"),
     [
@@ -132,7 +101,7 @@ def test_an_end_that_is_not_the_end_is_never_taken_for_it(
     with HttpSource(answer, closes=True) as source:
         with pytest.raises(BrokenStream, match="could not be read beyond frame 5"):
             read_all(stream_of(server, source))
-        assert len(source.requests) == QUICK.tries + 1, what
+        assert len(source.requests) == server.timeouts.tries + 1, what
 
 
 CURSORS: dict[str, Callable[[], Cursor]] = {
@@ -151,15 +120,16 @@ def test_the_error_of_the_last_try_says_what_each_lane_ended_with_and_counts_the
     http = "http://127.0.0.1:2"
 
     def failure() -> str:
-        stream = ReadStream(server, CURSORS[kind](), locations=[http, NOWHERE])
+        stream = ReadStream(server, CURSORS[kind](), locations=[http, server.location])
         with pytest.raises((BrokenStream, ServerLost)) as raised:
             stream.open()
         return str(raised.value)
 
     first, second = failure(), failure()
+    at = server.location
     for message in (first, second):
         assert (
-            f"; {QUICK.tries + 1} tries at {NOWHERE}, the last: no server answers at {NOWHERE}: start"
+            f"; {server.timeouts.tries + 1} tries at {at}, the last: no server answers at {at}: start"
             in message
         )
     assert f", after one try at {http}: the connection failed: [Errno 111]" in first
@@ -174,17 +144,6 @@ def test_totals_that_contradict_what_was_read_are_an_error(server: RemoteServer)
         read_all(stream_of(server, source))
 
 
-def test_a_server_that_begins_at_another_frame_is_found_out(server: RemoteServer) -> None:
-    with HttpSource(lambda *_: pieces()) as source, pytest.raises(PartitionFailed):
-        read_all(stream_of(server, source, start=2))
-
-
-def test_reading_may_begin_at_a_later_frame(server: RemoteServer) -> None:
-    with HttpSource(well(BATCHES, SCHEMA)) as source:
-        assert read_all(stream_of(server, source, start=3, generation="g1")) == ROWS[300:]
-        assert source.requests[0][0].startswith("/v1/datasets/d/partitions/0?generation=g1&from=3&reader=")
-
-
 def test_a_server_that_gives_another_range_is_found_out(server: RemoteServer) -> None:
     """One that knows no ``until`` gives too much; one that gives too little is asked again, and then disbelieved."""
     ticket = Ticket("d", 0, "g1", 1, until=3)
@@ -197,34 +156,9 @@ def test_a_server_that_gives_another_range_is_found_out(server: RemoteServer) ->
         read_all(partition_stream(server, ticket, locations=[source.url], lane="bulk"))
 
 
-def test_another_generation_is_never_read_on(server: RemoteServer) -> None:
-    first = iter([[b"".join(pieces()[:3])]])
-    second = well(BATCHES, SCHEMA, "g2")
-
-    def answer(target: str, headers: dict[str, str]) -> Iterable[bytes]:
-        broken = next(first, None)
-        source.closes = broken is not None
-        return broken if broken is not None else second(target, headers)
-
-    with (
-        HttpSource(answer) as source,
-        pytest.raises(StaleTicket, match="went away after 1 of its frames"),
-    ):
-        read_all(stream_of(server, source))
-
-
 def json_error(status: int, **body: object) -> list[bytes]:
     data = json.dumps(body).encode()
     return [b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (status, len(data), data)]
-
-
-def test_the_servers_own_error_is_raised_with_its_sentence_and_detail(server: RemoteServer) -> None:
-    refusal = json_error(500, error="producer_failed", message="task 3 died", retryable=False, producer=3)
-    with HttpSource(lambda *_: refusal) as source:
-        with pytest.raises(ProducerFailed, match="task 3 died") as raised:
-            read_all(stream_of(server, source))
-        assert raised.value.detail == {"producer": 3}
-        assert len(source.requests) == 1
 
 
 def test_a_temporary_error_is_tried_again(server: RemoteServer) -> None:
@@ -310,14 +244,17 @@ def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(serve
         stream.cancel()
 
     with HttpSource(answer, closes=True) as source:
-        stream = partition_stream(server, Ticket("d", 0), locations=[source.url, NOWHERE])
+        stream = partition_stream(server, Ticket("d", 0), locations=[source.url, server.location])
         canceller = threading.Thread(target=cancel, args=(stream,))
         canceller.start()
         with pytest.raises(Closed):
             stream.open()
         canceller.join()
         stuck.set()
-        assert read_all(partition_stream(server, Ticket("d", 0), locations=[source.url, NOWHERE])) == ROWS
+        assert (
+            read_all(partition_stream(server, Ticket("d", 0), locations=[source.url, server.location]))
+            == ROWS
+        )
 
 
 def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(

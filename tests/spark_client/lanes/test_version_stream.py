@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from flight_server.protocol import Ticket, Versions
@@ -15,20 +13,7 @@ from tests.support.versions import Marked, encoded, marked, opening, whole
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
-QUICK = Timeouts(
-    connect_seconds=20,
-    first_message_seconds=20,
-    stall_seconds=20,
-    tries=3,
-)
 SNAPSHOT = Versions()
-
-
-@pytest.fixture
-def server() -> Iterator[RemoteServer]:
-    made = RemoteServer("grpc://127.0.0.1:1", timeouts=QUICK)
-    yield made
-    made.close()
 
 
 def stream_of(server: RemoteServer, source: HttpSource, versions: Versions = SNAPSHOT) -> ReadStream:
@@ -54,16 +39,28 @@ def next_step(stream: ReadStream) -> tuple[int, list[int]]:
     return step.part, [number for batch in step.batches for number in batch["n"].to_pylist()]
 
 
-@pytest.mark.parametrize("together", [False, True])
-def test_a_snapshot_is_read_whole_and_says_its_version(server: RemoteServer, together: bool) -> None:
-    batches = [marked(list(range(1000)), 7), marked([1], 7), marked([2], 7, last=True)]
-    with HttpSource(lambda *_: whole(batches, together=together)) as source:
-        stream = stream_of(server, source, Versions(as_of=7))
-        assert numbers_of(stream) == [*range(1000), 1, 2]
-        assert isinstance(stream.cursor, VersionCursor)
-        assert stream.cursor.version == 7
-        assert stream.cursor.generation == "g1"
-        assert source.requests[0][0] == "/v1/datasets/d/partitions/0?as_of=7"
+def test_a_follower_gets_whole_steps_and_asks_for_what_comes_after_the_last_one(server: RemoteServer) -> None:
+    answers = iter(
+        [
+            # The second step is cut.
+            opening([marked([1], 5), marked([2], 5, last=True), marked([3], 6)], together=True),
+            opening([]),
+            opening([marked([3], 6), marked([4], 6, last=True), marked([], 8, last=True)]),
+            opening([marked([9], 9, last=True)]),
+        ]
+    )
+    with HttpSource(lambda *_: next(answers), closes=True) as source:
+        stream = stream_of(server, source, Versions(after=4, follow=True))
+        found = [next_step(stream) for _ in range(4)]
+        stream.close()
+        assert found == [(5, [1, 2]), (6, [3, 4]), (8, []), (9, [9])]
+        asked = [target.partition("?")[2] for target, _ in source.requests]
+        assert asked == [
+            "after=4&follow=true",
+            "generation=g1&after=5&follow=true",
+            "generation=g1&after=5&follow=true",
+            "generation=g1&after=8&follow=true",
+        ]
 
 
 def test_the_versions_are_asked_for_also_where_a_location_has_a_path_of_its_own(server: RemoteServer) -> None:
@@ -126,30 +123,6 @@ def test_a_snapshot_without_a_batch_is_an_error(server: RemoteServer) -> None:
         numbers_of(stream_of(server, source))
 
 
-def test_a_follower_gets_whole_steps_and_asks_for_what_comes_after_the_last_one(server: RemoteServer) -> None:
-    answers = iter(
-        [
-            # The second step is cut.
-            opening([marked([1], 5), marked([2], 5, last=True), marked([3], 6)], together=True),
-            opening([]),
-            opening([marked([3], 6), marked([4], 6, last=True), marked([], 8, last=True)]),
-            opening([marked([9], 9, last=True)]),
-        ]
-    )
-    with HttpSource(lambda *_: next(answers), closes=True) as source:
-        stream = stream_of(server, source, Versions(after=4, follow=True))
-        found = [next_step(stream) for _ in range(4)]
-        stream.close()
-        assert found == [(5, [1, 2]), (6, [3, 4]), (8, []), (9, [9])]
-        asked = [target.partition("?")[2] for target, _ in source.requests]
-        assert asked == [
-            "after=4&follow=true",
-            "generation=g1&after=5&follow=true",
-            "generation=g1&after=5&follow=true",
-            "generation=g1&after=8&follow=true",
-        ]
-
-
 def test_a_follower_does_not_go_on_in_another_generation(server: RemoteServer) -> None:
     answers = iter([opening([marked([1], 5, last=True)]), opening([marked([2], 6, last=True)], "g2")])
     with HttpSource(lambda *_: next(answers), closes=True) as source:
@@ -181,7 +154,7 @@ def test_a_follower_gives_up_after_its_tries_in_a_row(server: RemoteServer) -> N
         with pytest.raises(BrokenStream, match="could not be read beyond version 4"):
             next_step(stream)
         stream.close()
-        assert len(source.requests) == QUICK.tries + 1
+        assert len(source.requests) == server.timeouts.tries + 1
 
 
 @pytest.mark.parametrize("version", [3, 4])

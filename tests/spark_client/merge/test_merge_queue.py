@@ -7,29 +7,9 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool, Reservation
 from flight_server.protocol.errors import BadFrame
-from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Meter
+from spark_client.merge.merge_queue import WAIT, Held, MergeQueue, Meter
 
 Item = Held[str] | str
-
-
-def push(queue: MergeQueue[Item], line: int, text: str, size_bytes: int = 10) -> bool:
-    reservation = queue.admit(line, size_bytes)
-    return queue.push(line, text if reservation is None else Held(text, reservation))
-
-
-def take_all(queue: MergeQueue[Item]) -> list[str]:
-    texts = []
-    while not ((item := queue.take()) is WAIT or item is END):
-        texts.append(item.item if isinstance(item, Held) else str(item))
-    return texts
-
-
-def test_the_order_of_a_line_is_that_of_its_pushes() -> None:
-    queue: MergeQueue[Item] = MergeQueue(1, MemoryPool(100), feeders=2)
-    for text in "abc":
-        push(queue, 0, text)
-    assert take_all(queue) == ["a", "b", "c"]
-    assert queue.take() is WAIT
 
 
 def test_a_consumer_that_waits_gets_its_item_from_ram_though_the_pool_is_full() -> None:
@@ -54,20 +34,6 @@ def test_an_item_larger_than_the_budget_is_admitted_to_an_empty_pool_only() -> N
     large = queue.admit(0, 500)
     assert large is not None
     assert large.size_bytes == 500
-
-
-def test_the_first_error_ends_it_and_releases_what_was_queued() -> None:
-    pool = MemoryPool(100)
-    queue: MergeQueue[Item] = MergeQueue(2, pool)
-    push(queue, 0, "a", 40)
-    assert queue.fail(BadFrame("first"))
-    assert not queue.fail(BadFrame("second"))
-    assert pool.used_bytes == 0
-    assert not push(queue, 1, "b")
-    assert pool.used_bytes == 0
-    for _ in range(2):
-        with pytest.raises(BadFrame, match="first"):
-            queue.take()
 
 
 def test_each_taker_gets_an_error_of_its_own_with_the_first_as_its_cause() -> None:
@@ -101,19 +67,3 @@ def test_a_dictionary_is_counted_once_and_as_long_as_any_batch_or_the_stream_nee
     assert pool.used_bytes > 0
     held.clear()
     assert pool.used_bytes == 0
-
-
-def test_a_line_of_several_feeders_ends_when_all_have_ended_it() -> None:
-    queue: MergeQueue[Item] = MergeQueue(2, MemoryPool(100), feeders=2)
-    push(queue, 0, "0a")
-    push(queue, 1, "1a")
-    queue.end(0)
-    assert take_all(queue) == ["0a"]
-    assert queue.take() is WAIT
-    assert push(queue, 0, "0b")
-    assert take_all(queue) == ["0b"]
-    assert queue.end(0)
-    assert take_all(queue) == ["1a"]
-    assert not queue.end(1)
-    assert queue.end(1)
-    assert queue.take() is END

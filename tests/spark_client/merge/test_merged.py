@@ -145,18 +145,6 @@ def test_two_consumers_get_every_batch_once_though_one_of_them_sees_the_end_firs
     assert sorted(taken[0] + taken[1]) == [(stream.number, n) for stream in streams for n in range(200)]
 
 
-def test_an_idle_stream_delays_no_other() -> None:
-    idle, busy = fakes(2)
-    with merge([idle, busy], timeouts=QUICK) as merged:
-        for n in range(10):
-            busy.send(n)
-            assert rows_of([next(merged)]) == [(1, n)]
-        busy.finish()
-        idle.send(0)
-        idle.finish()
-        assert rows_of(list(merged)) == [(0, 0)]
-
-
 def test_a_stream_beyond_the_cap_opens_though_the_open_ones_stay_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,19 +26,11 @@ SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin", "sql__shuffle__part
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    process = ServerProcess.start(http_port=0)
-    yield process
-    process.terminate()
-    process.close()
-
-
 @pytest.fixture
-def client(server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(server.location) as found:
+def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
+    with ShuffleClient(empty_server.location) as found:
         yield found
-    with ShuffleClient(server.location) as after:
+    with ShuffleClient(empty_server.location) as after:
         assert after.datasets() == [], "a closed client leaves no dataset"
 
 
@@ -312,14 +304,14 @@ def test_a_function_of_one_iterator_and_one_table_is_refused(client: ShuffleClie
 
 
 def test_a_broadcast_side_is_refused_where_its_rows_would_come_from_each_task(
-    client: ShuffleClient, server: ServerProcess, left: DataFrame
+    client: ShuffleClient, empty_server: ServerProcess, left: DataFrame
 ) -> None:
     table = client.broadcast(pa.table({"k": [1]}), name="numbers")
     for how in ("right", "full"):
         with pytest.raises(InvalidRequest, match="once for each task; give the right side as a pipeline"):
             client.pipeline(left).join(table, "k", how)
     with (
-        ShuffleClient(server.location) as other,
+        ShuffleClient(empty_server.location) as other,
         pytest.raises(InvalidRequest, match="at whose close it ends"),
     ):
         other.pipeline(left).join(table, "k")

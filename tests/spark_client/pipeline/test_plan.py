@@ -31,13 +31,6 @@ SPARK_SETTINGS = {"sql__session__timeZone": "Europe/Berlin"}
 
 
 @pytest.fixture
-def client() -> Iterator[ShuffleClient]:
-    # No server listens there: a plan that asked it would fail.
-    with ShuffleClient("grpc://127.0.0.1:1") as found:
-        yield found
-
-
-@pytest.fixture
 def pipeline(spark: SparkSession, client: ShuffleClient) -> Pipeline:
     return client.pipeline(
         spark.createDataFrame([], "id long, name string, tags array<string>, m map<string,int>")

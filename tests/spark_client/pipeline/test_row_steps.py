@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,12 +24,6 @@ DDL = (
     "id long, name string, m map<string,int>, d decimal(38,4), flag boolean, Two long, two int, "
     "c string collate UNICODE, nothing void"
 )
-
-
-@pytest.fixture
-def client() -> Iterator[ShuffleClient]:
-    with ShuffleClient("grpc://127.0.0.1:1") as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

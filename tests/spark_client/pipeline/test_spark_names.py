@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -36,12 +36,6 @@ CLASSES: list[tuple[type, type]] = [
     (CogroupedPipeline, PandasCogroupedOps),
     (PipelineWriter, DataFrameWriter),
 ]
-
-
-@pytest.fixture
-def client() -> Iterator[ShuffleClient]:
-    with ShuffleClient("grpc://127.0.0.1:1") as made:
-        yield made
 
 
 @pytest.fixture

@@ -43,13 +43,6 @@ def of_another_host(monkeypatch: pytest.MonkeyPatch, seconds_ago: float) -> Iter
         yield
 
 
-def test_a_write_leaves_nothing_hidden(tmp_path: Path) -> None:
-    with write_at(tmp_path) as write:
-        write.take_turn()
-        assert (tmp_path / HIDDEN).exists()
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("writes", [24, pytest.param(200, marks=pytest.mark.long)])
 def test_turns_of_many_writes_are_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -207,11 +200,6 @@ def test_a_turn_that_does_not_come_names_the_driver_that_has_it(
         first.take_turn()
         with pytest.raises(TimedOut, match=r"its driver is process \d+ on .+: end it"):
             second.take_turn()
-
-
-def test_the_journal_is_read_as_it_was_written() -> None:
-    journal = Journal({"_flight_writes/1/ü": "k=%2F/part"}, {"old": "1 2"}, marked=True, kind="parquet")
-    assert Journal.parse(journal.encode()) == journal
 
 
 def test_a_failure_to_remove_what_is_hidden_does_not_fail_the_write(

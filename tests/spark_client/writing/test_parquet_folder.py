@@ -22,6 +22,7 @@ from spark_client.steps import Pass
 from spark_client.writing import FileStage, ParquetFolder, Place, WrittenFile, folder_write, layout_of
 from spark_client.writing.folder_write import HIDDEN, FolderWrite, Journal
 from spark_client.writing.storage_place import _AT_ONCE
+from tests.spark_client.writing.test_folder_write import die
 
 LAYOUT = layout_of(StructType().add("id", LongType()), (), "a test", compression="none")
 OLD, NEW = [1, 2], [10, 20, 30]
@@ -111,28 +112,6 @@ def test_the_modes(tmp_path: Path) -> None:
     written(folder_of(path, "overwrite"), NEW)
     assert ids_in(path) == NEW
     assert left_over(path) == {"_SUCCESS"}
-
-
-def test_names_are_in_the_order_of_the_reports(tmp_path: Path) -> None:
-    written(folder_of(tmp_path), NEW)
-    files = sorted(tmp_path.glob("part-*.parquet"))
-    assert [pq.read_table(file)["id"].to_pylist() for file in files] == [[id_] for id_ in NEW]
-    assert [file.name[:11] for file in files] == ["part-00000-", "part-00001-", "part-00002-"]
-
-
-def test_a_result_without_rows_has_a_file_with_the_schema(tmp_path: Path) -> None:
-    written(folder_of(tmp_path), [])
-    (file,) = tmp_path.glob("*.parquet")
-    assert pq.read_schema(file).equals(LAYOUT.declared.schema)
-
-
-def test_files_of_attempts_that_were_not_accepted_are_gone(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path)
-    with folder.staged() as write:
-        stage, files = staged_files(folder, write, [1, 2, 2, 3])
-        folder.commit(write, stage, [files[0], files[2], files[3]])
-    assert ids_in(tmp_path) == [1, 2, 3]
-    assert left_over(tmp_path) == {"_SUCCESS"}
 
 
 def test_an_overwrite_leaves_no_empty_folders_and_nothing_of_others(tmp_path: Path) -> None:
@@ -274,11 +253,6 @@ def test_a_file_that_is_missing_undoes_the_commit(tmp_path: Path) -> None:
     assert left_over(tmp_path) == {"_SUCCESS"}
 
 
-def die(write: FolderWrite) -> None:
-    write._keeper.close()
-    folder_write._going_on.discard(write.id)
-
-
 def kill(path: Path, mode: str, change: int, *, after: bool) -> bool:
     """A commit that is killed at a change; False if it made fewer."""
     folder = folder_of(path, mode, Mortal(fs.LocalFileSystem()))
@@ -373,13 +347,6 @@ def test_several_at_once_clean_up_after_the_same_dead_driver(tmp_path: Path) -> 
         assert [id_ for id_ in ids_in(path) if id_ >= 100] == [100, 101, 102, 103]
         assert [id_ for id_ in ids_in(path) if id_ < 100] in (OLD, NEW)
         assert left_over(path) == {"_SUCCESS"}
-
-
-def test_two_appends_at_once_are_both_there(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda number: written(folder_of(tmp_path), [number, number + 100]), range(12)))
-    assert ids_in(tmp_path) == sorted([*range(12), *range(100, 112)])
-    assert left_over(tmp_path) == {"_SUCCESS"}
 
 
 def test_of_overwrites_at_once_one_is_there_as_a_whole(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
 from spark_client.steps import Pass
-from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile, folder_write
+from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile
 from spark_client.writing.folder_write import HIDDEN, FolderWrite
 from spark_client.writing.table_files import TableFiles
+from tests.spark_client.writing.test_folder_write import die
 
 pytest.importorskip("deltalake")
 pytest.importorskip("pyiceberg")
@@ -211,8 +212,7 @@ def test_a_driver_that_is_killed_leaves_files_that_the_next_write_removes_or_kee
         with suppress(KeyboardInterrupt):
             files.commit(write, stage, made)
         monkeypatch.undo()
-    write._keeper.close()
-    folder_write._going_on.discard(write.id)
+    die(write)
     committed = where in ("after the commit", "at its end")
     rows = [*ROWS, *MORE] if committed else ROWS
     assert tables.rows("t") == expected(*rows)
