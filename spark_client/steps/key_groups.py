@@ -55,7 +55,12 @@ class GroupedSide:
     keys: tuple[str, ...]
     compared: tuple[pa.DataType, ...]
     schema: pa.Schema
-    placed: PlacedKeys | None
+    placed: PlacedKeys | None = None
+
+    @classmethod
+    def alone(cls, keys: tuple[str, ...], schema: pa.Schema, placed: PlacedKeys | None = None) -> GroupedSide:
+        """The only input: its keys are compared in their own types."""
+        return cls(keys, tuple([schema.field(key).type for key in keys]), schema, placed)
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = (batch.column(key) for key in self.keys)

@@ -21,7 +21,6 @@ from spark_client.spill import TaskMemory
 from spark_client.steps import (
     AsofStage,
     Both,
-    CogroupStage,
     FinalStage,
     GroupedSide,
     GroupStage,
@@ -168,7 +167,11 @@ def _count_both(left: pa.Table, right: pa.Table) -> pa.Table:
 
 def _grouped(setting: Setting) -> Iterator[Any]:
     stage = GroupStage(
-        _count, setting.declared(_COUNTED), ("k",), setting.schema, with_keys=False, iterates=False
+        _count,
+        setting.declared(_COUNTED),
+        (GroupedSide.alone(("k",), setting.schema),),
+        with_keys=False,
+        iterates=False,
     )
     return run([stage], iter(setting.rows(1000)), setting.how)
 
@@ -192,7 +195,11 @@ def _grouped_pandas(setting: Setting) -> Iterator[Any]:
 
     fn = PandasGroup(count, form, with_keys=False, iterates=False)
     stage = GroupStage(
-        fn, setting.declared(_COUNTED), ("k",), setting.schema, with_keys=False, iterates=False
+        fn,
+        setting.declared(_COUNTED),
+        (GroupedSide.alone(("k",), setting.schema),),
+        with_keys=False,
+        iterates=False,
     )
     return run([stage], iter(setting.rows(1000)), setting.how)
 
@@ -200,7 +207,7 @@ def _grouped_pandas(setting: Setting) -> Iterator[Any]:
 def _cogrouped(setting: Setting) -> Iterator[Any]:
     placed = PlacedKeys("repartition(1)", pa.schema([("k", pa.int64())]), 1)
     side = GroupedSide(("k",), (pa.int64(),), setting.schema, placed)
-    stage = CogroupStage(_count_both, setting.declared(_COUNTED), side, side, with_keys=False, iterates=False)
+    stage = GroupStage(_count_both, setting.declared(_COUNTED), (side, side), with_keys=False, iterates=False)
     half = setting.size_bytes // 2
     both = Both(iter(setting.rows(1000, size_bytes=half)), iter(setting.rows(1000, size_bytes=half, seed=2)))
     return run([stage], both, setting.how)
