@@ -17,11 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from flight_server.keys import row_hashes
 from spark_client.arrow import SMALL_ROWS, Declared, Lent, own, together
 from spark_client.spill import Window, windows
 
@@ -121,7 +118,7 @@ class GroupStage:
 
     def _calls(self, inputs: Sequence[Iterator[Any]], how: Pass) -> Iterator[tuple[Lent, Call]]:
         check = partial(self._check, how)
-        for window in windows(inputs, [partial(_hashes, side) for side in self.sides], how.memory):
+        for window in windows(inputs, [side.hashes for side in self.sides], how.memory):
             if window.one_hash:
                 yield from self._of_hash(window, how)
                 continue
@@ -168,7 +165,3 @@ class GroupStage:
     def _check(self, how: Pass, side: GroupedSide, keys: pa.RecordBatch) -> None:
         if side.placed is not None and how.partition is not None:
             side.placed.check(keys, how.partition, self.declared.stage)
-
-
-def _hashes(side: GroupedSide, batch: pa.RecordBatch) -> NDArray[np.uint64]:
-    return row_hashes(side.key_columns(batch), batch.num_rows)

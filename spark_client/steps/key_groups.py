@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import row_hashes
 from spark_client.arrow import (
     SMALL_BYTES,
     NumberedRows,
@@ -65,6 +66,9 @@ class GroupedSide:
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = (batch.column(key) for key in self.keys)
         return [widened(column, kind) for column, kind in zip(columns, self.compared, strict=True)]
+
+    def hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint64]:
+        return row_hashes(self.key_columns(batch), batch.num_rows)
 
 
 Check = Callable[[GroupedSide, pa.RecordBatch], None]

@@ -15,7 +15,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.placement import PlacedKeys, partition_ids
 from spark_client.spill import TaskMemory
-from spark_client.steps import BatchLimits, GroupedSide, GroupStage, Pass, group_stage, run
+from spark_client.steps import BatchLimits, GroupedSide, GroupStage, Pass, key_groups, run
 
 SCHEMA = pa.schema([("k", pa.list_(pa.int32())), ("row", pa.int64()), ("text", pa.string())])
 RESULT = pa.schema([("k", pa.string()), ("rows", pa.list_(pa.int64()))])
@@ -83,7 +83,7 @@ def test_groups_equal_a_dictionary_of_lists_for_any_budget_and_any_hash(
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         if collide:
-            patched.setattr(group_stage, "row_hashes", shared)
+            patched.setattr(key_groups, "row_hashes", shared)
         stage = stage_of(by_batch if iterates else whole, iterates=iterates, with_keys=True)
         memory = TaskMemory(budget_bytes)
         found = results(stage, batches_of(keys), memory)
