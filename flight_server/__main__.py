@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import json
 import logging
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin
 
 try:
-    from flight_server.host import machine, shorten_pauses, unused_libraries  # noqa: F401  # before Arrow's
+    from flight_server.host import machine, unused_libraries  # noqa: F401  # before Arrow's
 except ModuleNotFoundError as error:
     sys.exit(f"flight-server: there is no package {error.name}: install the wheel with its extra server")
 
@@ -30,6 +31,7 @@ from flight_server.memory import allocator
 from flight_server.server import Server
 from flight_server.storage import DataDirUnusable
 
+SWITCH_SECONDS = 0.0005
 _EXIT_USAGE = 2
 _METAVARS = (
     ("FlightLocation", "LOCATION"),
@@ -93,13 +95,24 @@ def _serve_one(settings: config.Settings, announce: Callable[[Server], None]) ->
     """Serve in this process until the server has drained; the exit code."""
     tuned = allocator.tune(int(settings.memory_limit))
     try:
-        shorten_pauses()
+        _shorten_pauses()
         uvloop.run(_serve(settings, announce, tuned=tuned))
     except DataDirUnusable as error:
         return _say(_EXIT_USAGE, f"--data-dir: {error}")
     except OSError as error:
         return _say(1, f"{error.filename}: {error.strerror}" if error.filename else str(error))
     return 0
+
+
+def _shorten_pauses() -> None:
+    """Keep threads and garbage collection from stopping the event loop for long: once, after the imports.
+
+    A thread that compacts or reads versions gives the interpreter's lock back after ``SWITCH_SECONDS``. The objects of
+    all modules are left out of collections: one of them all takes some 50 ms, in which no thread runs.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
 
 
 def _options_of_settings(function: Callable[..., None]) -> Callable[..., None]:

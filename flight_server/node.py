@@ -120,11 +120,11 @@ class Node:
             self.catalogue,
             self.background,
             self.waits,
+            admission=self.admission,
             deadline_seconds=settings.budget_deadline_seconds,
             max_lag_seconds=settings.hold_lag_seconds,
             max_message_bytes=self.max_message_bytes,
         )
-        self.changelogs.take_appends(self.admission)
         self.pulling = Pulling(
             self.admission,
             self.background,

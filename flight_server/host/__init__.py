@@ -1,8 +1,7 @@
-"""The host and the process: shared directories and memory, available memory, short pauses, libraries kept out, and PEM
+"""The host and the process: shared directories and memory, available memory, libraries kept out, and PEM
 texts for TLS.
 """
 
 from .board import Board
 from .directories import HostDirectory, default_bases, locked, remove_ended, sweep, try_lock
-from .pauses import shorten_pauses
 from .pem import expiry_seconds, load_pair

@@ -16,12 +16,6 @@ installed; a None in ``sys.modules`` would do for Python's import, and breaks py
 **aiohttp's client.** ``import aiohttp.web`` imports it, too, and with it the system's certificates: 4 MiB, and 30 to 80
 ms of the start. Here the package is imported without it; the first use of one of its names imports the rest.
 
-**urllib.request.** aiohttp imports it for the proxies of its client, and with it HTTP's client: 0.4 MiB of resident
-memory. Here two functions in its place import it when they are called.
-
-**numpy's documentation.** ``import numpy`` gives its compiled functions their docstrings, by modules that do nothing
-else: 0.3 MiB. The server's process has none.
-
 Only the command line imports this, before all of them; other processes are not changed.
 """
 
@@ -30,7 +24,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import version
@@ -40,10 +33,6 @@ from typing import Any
 
 NOT_NEEDED = ("pandas",)
 _PURGE_DELAY = "MIMALLOC_PURGE_DELAY"
-
-if "numpy" not in sys.modules:
-    for _name in ("numpy._core._add_newdocs", "numpy._core._add_newdocs_scalars"):
-        sys.modules[_name] = ModuleType(_name)
 
 if _PURGE_DELAY not in os.environ:
     os.environ[_PURGE_DELAY] = "0"
@@ -91,11 +80,3 @@ if _spec is not None and "aiohttp" not in sys.modules:
     sys.modules["aiohttp"] = module_from_spec(_spec)
     sys.modules["aiohttp"].__class__ = _WithoutClient
     sys.modules["aiohttp"].__version__ = version("aiohttp")  # type: ignore[attr-defined]  # its modules ask for it
-    if "urllib.request" not in sys.modules:
-        _proxies: Any = ModuleType("urllib.request")
-        _proxies.getproxies = lambda: import_module("urllib.request").getproxies()
-        _proxies.proxy_bypass = lambda host: import_module("urllib.request").proxy_bypass(host)
-        sys.modules["urllib.request"] = _proxies
-        import aiohttp.helpers  # noqa: F401  # only so that it takes these two now
-
-        del sys.modules["urllib.request"]

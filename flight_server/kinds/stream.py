@@ -73,7 +73,6 @@ class StreamSink(FrameSink):
         catalogue = self._durability.catalogue
         request = CreateRequest(command.dataset)
         if command.mode == "overwrite":
-            catalogue.check_open()
             if index:
                 raise InvalidRequest("overwrite replaces a whole dataset: it writes partition 0 and no other")
             if command.generation is not None:

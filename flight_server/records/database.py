@@ -5,8 +5,9 @@ it has raised, nothing of it is there, but see :attr:`Database.in_doubt`. Change
 
 Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own, with
-    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). ``upkeep`` keeps them
-    small.
+    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). SQLite itself copies
+    its log into the database (``LOG_BYTES``). Pages that deleted rows leave are used again; when they are a quarter of
+    the file, it is cut, a few pages at a time while no change waits.
 
 Commits
     The changes that wait are one transaction, each within a savepoint. A change that raises is taken back alone. If
@@ -58,12 +59,14 @@ from .sqlite_connections import (
     trouble_of,
 )
 from .trouble import DiskTrouble
-from .upkeep import Upkeep
 from .whole_database import DATABASE_NAME, WITNESS_NAME, check_whole, witness_transactions
 
 RETRY_SECONDS = 0.25
 MOST_AT_ONCE = 1000
 """Changes of one transaction."""
+_UNUSED_PAGES = 1024
+_CUT_PAGES = 256
+"""So many at once: a few milliseconds."""
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 """Of a COMMIT: its last frame, without which the others do not count, is not in the log."""
 
@@ -129,7 +132,7 @@ class Database:
             os.close(self._witness)
             raise
         self._writer, self._reader = connections
-        self._upkeep = Upkeep(self._writer)
+        self._upkeep = _Upkeep(self._writer)
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
 
@@ -314,6 +317,52 @@ class Database:
         for waiting in group:
             waiting.answer(lost and DiskTrouble(str(lost), full=False))
         return None
+
+
+class _Upkeep:
+    """Keeps a database small, by the thread that writes it: see "Files"."""
+
+    def __init__(self, writer: sqlite3.Connection) -> None:
+        self._writer = writer
+        self._changes = 0  # since the last look for unused pages
+        self._unused_pages = 0  # to be cut off
+
+    @property
+    def cuts(self) -> bool:
+        """Whether unused pages are to be cut off now."""
+        return bool(self._unused_pages)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether :meth:`cut_off` is to be called soon, also without a change."""
+        return self._changes > _UNUSED_PAGES
+
+    def changed(self, changes: int) -> None:
+        """So many changes were committed."""
+        self._changes += changes
+
+    def cut_off(self) -> None:
+        """Cut off some unused pages; look first, after many changes, whether there are."""
+        try:
+            if self.is_due:
+                self._changes = 0
+                self._unused_pages = _unused_pages(self._writer)
+            if self._unused_pages:
+                self._unused_pages = max(0, self._unused_pages - _CUT_PAGES)
+                # Not ``execute``, which takes the first step only: one page.
+                self._writer.executescript(f"PRAGMA incremental_vacuum({_CUT_PAGES})")
+                if not self._unused_pages:
+                    copy_log(self._writer)  # which shortens the file
+        except sqlite3.Error:
+            roll_back(self._writer)
+            self._unused_pages = 0
+
+
+def _unused_pages(connection: sqlite3.Connection) -> int:
+    """How many are to be cut off, if so many are unused that it is worth it."""
+    ((unused,),) = connection.execute("PRAGMA freelist_count").fetchall()
+    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+    return int(unused) if unused > max(_UNUSED_PAGES, pages // 4) else 0
 
 
 class _Waiting:

@@ -4,7 +4,7 @@ from .answer_room import AnswerRoom, MadeAnswer
 from .arriving import Arriving, too_much
 from .delivery import Delivery
 from .eviction import NEWCOMERS_SECONDS, Eviction
-from .frame_ranges import FrameRange
+from .frame_ranges import FrameRange, Trailers
 from .listed_reads import PartitionEnds
 from .offloading import Offloads
 from .reading import FrameBurst, Gathering, Outgoing, Reads, head_of_read

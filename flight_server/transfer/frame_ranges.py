@@ -79,3 +79,24 @@ class FrameRange:
         known = self.until is not None or partition.state is PartitionState.SEALED
         if reader.name is None and known:
             partition.passed(self.start, self.until, time.monotonic())
+
+
+class Trailers:
+    """The totals of a read of both lanes: those of one partition, or the sums over several."""
+
+    def __init__(self, *, of_one: bool) -> None:
+        self._is_of_one = of_one
+        self.clear()
+
+    def clear(self) -> None:
+        self._sums = dict.fromkeys((ROWS_TRAILER, FRAMES_TRAILER), 0)
+        self._of_one: dict[str, str] = {}
+
+    def add(self, read: FrameRange, partition: Partition) -> None:
+        self._of_one = dict(read.trailers(partition))
+        for name in self._sums:
+            self._sums[name] += int(self._of_one[name])
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return self._of_one if self._is_of_one else {name: str(total) for name, total in self._sums.items()}

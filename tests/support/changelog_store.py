@@ -15,11 +15,10 @@ import pyarrow as pa
 from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Catalogue
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog import Store
+from flight_server.kinds.changelog import ChangelogKind
 from flight_server.kinds.changelog.changelog import Changelog
 from flight_server.kinds.changelog.compaction import Going
 from flight_server.kinds.changelog.planning import Plan
-from flight_server.kinds.changelog.restoring import recover_changelogs
 from flight_server.kinds.changelog.runs import MemoryRun, Run
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import Budget
@@ -66,9 +65,9 @@ class Engine:
         self.disk.use(directory, owner="0" * 16, lasting=lasting)
         self.catalogue = Catalogue(budget, self.disk)
         self.background = Background(_raise)
-        self.store: Store = self.run(self._make())
+        self.store: ChangelogKind = self.run(self._make())
         try:
-            recover_changelogs(self.store)
+            self.store.recover()
             delete_garbage(self.catalogue)
         except BaseException:
             self.close()
@@ -83,8 +82,8 @@ class Engine:
             )
             self.run(self.store.create(request, SchemaMessage.of(schema)))
 
-    async def _make(self) -> Store:
-        return Store(
+    async def _make(self) -> ChangelogKind:
+        return ChangelogKind(
             self.catalogue,
             self.background,
             Waits(),

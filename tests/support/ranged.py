@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.kinds.changelog import compactor, planning
-from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
-from flight_server.kinds.changelog.folding import compacted
+from flight_server.kinds.changelog.folding import Begun, compacted
 from flight_server.kinds.changelog.planning import (
     Amounts,
     Plan,
@@ -72,6 +71,7 @@ class Ranged:
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
         self._waited = Waited()
+        self._rest: Begun | None = None  # of the last fold
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)
@@ -116,10 +116,20 @@ class Ranged:
     def work(self) -> None:
         """All that is due now."""
         while (plan := self._plan()) is not None:
-            work = self._begin(plan)
+            if plan.folds:
+                self.since = self.horizon
+            work = plan.begin(
+                self.contents,
+                self._rest,
+                self.since,
+                rule=self.rule,
+                new_file=self._new_file,
+                memory=self._pool,
+            )
             self.read_rows += sum(work.steps())
-            work.catch_up(self.contents, briefly=True)
             self.contents = work.published(self.contents)
+            if plan.folds:
+                self._rest = work.rest
 
     @property
     def horizon(self) -> int:
@@ -128,6 +138,8 @@ class Ranged:
         return max(self.since, found if self.held is None else min(found, self.held))
 
     def _plan(self) -> Plan | None:
+        if self._rest is not None:
+            return Plan((0, 0))
         amounts = Amounts(self.contents, self.horizon, self.rule)
         amounts.count()
         plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)
@@ -140,27 +152,6 @@ class Ranged:
             return None
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
         return plan
-
-    def _begin(self, plan: Plan) -> Work:
-        if plan.folds:
-            self.since = self.horizon
-        if plan.ranges is not None:
-            return Fold(
-                self.contents,
-                *plan.ranges,
-                since=self.since,
-                rule=self.rule,
-                new_file=self._new_file,
-            )
-        return Rewrite(
-            self.contents,
-            plan.runs,
-            since=self.since,
-            rule=self.rule,
-            new_file=self._new_file if plan.to_file else None,
-            memory=self._pool,
-            fold=plan.alone,
-        )
 
     def _new_file(self) -> RunWriter:
         return RunWriter(self._folder, self.layout)
@@ -183,12 +174,12 @@ class Ranged:
         """How many rows one fold of everything up to a version would leave."""
         if version not in self._needed:
             puts = Updates.joined(self.layout, self._puts[:version])
-            self._needed[version] = len(compacted(puts, version, self.rule)[0])
+            self._needed[version] = len(compacted(puts, version, self.rule))
         return self._needed[version]
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""
-        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
+        view = View(self.layout, self.rule, self.contents, self.since, self.upper, self._rest)
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:

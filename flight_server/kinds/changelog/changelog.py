@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -45,8 +46,9 @@ from flight_server.records import ChangelogRecords, DeclaredChangelog
 
 from .compaction import Going
 from .contents import Contents
-from .holds import Holds, gone
-from .planning import Waited, waiting
+from .folding import Begun
+from .holds import HeldBack, Holds, gone
+from .planning import Waited
 from .rules import Rule
 from .runs import Layout, MemoryRun, Run, RunFile, RunFolder
 from .timeline import Timeline
@@ -80,24 +82,14 @@ _AFTER = transitions(
 )
 
 
-class Hooks(Protocol):
-    """The calls of a changelog to its server."""
-
-    def wake(self, changelog: Changelog, *, soon: bool = False) -> None:
-        """Compaction of it may be due; ``soon``: it can wait for others of the next milliseconds."""
-
-    def damaged(self, changelog: Changelog, what: str) -> None:
-        """Damage was found on disk, for the first time."""
-
-
 class Changelog:
     """The state of one changelog.
 
     Args:
-        declared: as it was created.
         room: counts it.
-        metadata: counts its transactions.
-        hooks: are told of each change.
+        metadata: counts its transactions and holds.
+        wake: called with it when its compaction may be due; ``soon``: it can wait for others of the next milliseconds.
+        found_damage: called with it and what is damaged, the first time.
     """
 
     # Few have these. An instance with more than 30 attributes of its own shares no keys, and is 2 KiB larger.
@@ -105,6 +97,7 @@ class Changelog:
     why_closed = ""  # follows its name, once it is
     full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
+    begun: Begun | None = None  # the fold that goes on, or is to be begun again
 
     def __init__(
         self,
@@ -117,7 +110,8 @@ class Changelog:
         room: Reservation,
         metadata: Metadata,
         max_lag_seconds: float,
-        hooks: Hooks,
+        wake: Callable[..., None],
+        found_damage: Callable[[Changelog, str], None],
     ) -> None:
         self.name = declared.dataset
         self.generation = declared.generation
@@ -140,7 +134,8 @@ class Changelog:
         self._room = room
         self.waited = Waited()
         self.readers = 0  # open streams
-        self._hooks = hooks
+        self._wake = wake
+        self._found_damage = found_damage
 
     # States
 
@@ -159,10 +154,10 @@ class Changelog:
             raise self.dropped()
         return after
 
-    def dropped(self) -> DatasetDropped:
+    def dropped(self, remedy: str = "ask for it again") -> DatasetDropped:
         """The error of one that is closed, or will be in a moment."""
         why = self.why_closed or "is being removed"
-        return DatasetDropped(f"changelog {self.name!r} {why}; ask for it again", dataset=self.name)
+        return DatasetDropped(f"changelog {self.name!r} {why}; {remedy}", dataset=self.name)
 
     def step(self, verb: str) -> None:
         """Change to the state that the verb leads to, or raise and change nothing."""
@@ -175,7 +170,7 @@ class Changelog:
         """Take note of damage; the first one is kept."""
         if self.damage is None:
             self.damage = what
-            self._hooks.damaged(self, what)
+            self._found_damage(self, what)
         self.step("damage")
 
     def close(self, why: str) -> None:
@@ -192,20 +187,13 @@ class Changelog:
         """Let go of the runs of a closed changelog."""
         self.contents = Contents.empty(self.layout)
 
-    # Writing
-
-    def check_producer(self, schema: pa.Schema, *, deletes: bool = False) -> None:
-        """Raise InvalidRequest unless rows of this schema can be put into it, or keys of it be deleted."""
-        check = self.layout.check_deleter if deletes else self.layout.check_producer
-        check(schema, self.name)
-
     # Reading
 
     def view(self) -> View:
         """What can be read now; of a closed one by the reads that have begun. Raises DatasetDropped."""
         if self.state is not ChangelogState.CLOSED or not self.contents.runs:
             self.step("read")
-        return View(self.layout, self.rule, self.contents, self.since, self.upper)
+        return View(self.layout, self.rule, self.contents, self.since, self.upper, self.begun)
 
     def check_version(self, version: int) -> int:
         """The version, if it can be asked for.
@@ -241,8 +229,8 @@ class Changelog:
         self.changes.tell()
 
     def wake(self, *, soon: bool = False) -> None:
-        """Work of compaction may be due; see :class:`Hooks`."""
-        self._hooks.wake(self, soon=soon)
+        """Work of compaction may be due."""
+        self._wake(self, soon=soon)
 
     def horizon(self, now: float) -> int:
         """The version up to which compaction would go now without holds."""
@@ -272,6 +260,7 @@ class Changelog:
         now = time.monotonic()
         horizon = self.horizon(now)
         held = self.holds.held_back(horizon, now)
+        garbage_rows = self.contents.old_rows(max(self.since, horizon))
         return {
             "state": self.state.value,
             "keep": self.declared.keep,
@@ -288,13 +277,9 @@ class Changelog:
             "disk_bytes": self.disk_bytes,
             "debt_rows": self.rows - self.contents.folded_rows,
             "merging": bool(self.working),
-            **waiting(
-                self.contents,
-                max(self.since, horizon),
-                self.advanced_since(now),
-                held,
-                working=bool(self.working),
-            ),
+            # About so many rows, at most, of those older than the delay are not needed.
+            "garbage_rows": garbage_rows,
+            "waits_for": self._waits_for(garbage_rows, horizon, held, now),
             "held_back": None if held is None else asdict(held),
             "holds": self.holds.listed(now),
             "hold_count": len(self.holds.named),
@@ -303,6 +288,20 @@ class Changelog:
             **({} if self.damage is None else {"damage": self.damage}),
             **({} if self.not_emitting is None else {"not_emitting": self.not_emitting}),
         }
+
+    def _waits_for(self, garbage_rows: int, horizon: int, held: HeldBack | None, now: float) -> str:
+        """What the next fold of garbage waits for: ``nothing`` (there is none), ``fold`` (one goes on), ``delay`` (all
+        rows are younger), ``rows`` (it waits for more, some seconds at most), or a hold and its owner.
+        """
+        if self.working:
+            return "fold"
+        free_rows = self.contents.old_rows(self.advanced_since(now))
+        if held is not None and garbage_rows > free_rows:
+            return str(held)
+        if free_rows:
+            return "rows"
+        younger = any(run.last_version > max(self.since, horizon) for run in self.contents.recent)
+        return "delay" if younger else "nothing"
 
 
 class AttachedChangelog(Attachment):
@@ -317,7 +316,8 @@ class AttachedChangelog(Attachment):
         self.append = append
 
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
-        self.changelog.check_producer(schema, deletes=deletes)
+        layout = self.changelog.layout
+        (layout.check_deleter if deletes else layout.check_producer)(schema, self.changelog.name)
 
     def close(self, why: str) -> None:
         self.changelog.close(why)

@@ -36,7 +36,6 @@ import structlog
 from flight_server.concurrency import Background, Waits, in_thread
 from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
-    DatasetDropped,
     FlightShuffleError,
     OutOfBudget,
     Transaction,
@@ -56,6 +55,7 @@ IN_LOOP_COMMITS = 32
 """So few rows of so few commits are encoded in the event loop, in less than a millisecond: a thread would take about as
 long to begin."""
 
+_REMEDY = "write it again"
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
 
 
@@ -91,7 +91,6 @@ class Commits:
 
     Args:
         memory: counts memory runs; its limit is their share.
-        threads: do the work that blocks.
         short: called when commits wait for memory.
     """
 
@@ -243,7 +242,7 @@ class Commits:
                 then=lambda: self._made(changelog, group, updates, now),
             )
         except RecordGone:
-            _refuse(group, _dropped(changelog))
+            _refuse(group, changelog.dropped(_REMEDY))
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
             removing = [waiting for waiting in group if waiting.only_removes and trouble.full]
@@ -255,14 +254,14 @@ class Commits:
             )
             closed = changelog.state is ChangelogState.CLOSED
             others = [waiting for waiting in group if waiting not in again]
-            _refuse(others, _dropped(changelog) if closed else refusal)
+            _refuse(others, changelog.dropped(_REMEDY) if closed else refusal)
             if again:
                 await self._write(changelog, again)
 
     def _made(self, changelog: Changelog, group: list[_Waiting], updates: Updates, now: float) -> None:
         """The versions of the group are on disk."""
         if changelog.state is ChangelogState.CLOSED:
-            _refuse(group, _dropped(changelog))
+            _refuse(group, changelog.dropped(_REMEDY))
             return
         first, last = changelog.upper + 1, changelog.upper + len(group)
         runs: list[Run] = [file for waiting in group for file in waiting.files]
@@ -283,13 +282,6 @@ class Commits:
 def _refuse(group: Iterable[_Waiting], why: FlightShuffleError) -> None:
     for waiting in group:
         waiting.refuse(why)
-
-
-def _dropped(changelog: Changelog) -> DatasetDropped:
-    why = changelog.why_closed or "is being removed"
-    return DatasetDropped(
-        f"changelog {changelog.name!r} {why} while this was written; write it again", dataset=changelog.name
-    )
 
 
 def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:

@@ -9,8 +9,7 @@ At once
     alone.
 
 Few rows
-    Runs of few rows become one in the event loop as commits come, while no other work goes on: a small step of a
-    follower looks into each run.
+    Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each.
 
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
@@ -41,7 +40,7 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
-from .compaction import Fold, Going, Rewrite, Work
+from .compaction import Going, Rewrite
 from .contents import Contents
 from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
@@ -56,18 +55,12 @@ SLOW_SECONDS = 0.5
 IDLE_DELAYS = 2
 SLOW_ROWS = 64 << 10
 """So many rows a second are read by folds of too few old rows, of all changelogs together."""
-CATCH_UPS = 3
-"""So often a fold catches up with commits before it lets others wait until it has."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 
 
 class Compactor:
-    """The duties, their threads and timers.
-
-    Args:
-        memory: counts memory runs.
-    """
+    """The duties, their threads and timers. ``memory`` counts runs in memory."""
 
     def __init__(self, memory: MemoryPool) -> None:
         self._memory = memory
@@ -89,13 +82,13 @@ class Compactor:
             asyncio.get_running_loop().call_soon(self._join_few, changelog)
 
     def _join_few(self, changelog: Changelog) -> None:
-        """Rewrite runs of few rows in the event loop, while no other work goes on: so readers find few runs."""
+        """Rewrite runs of few rows in the event loop, while no other work goes on."""
         contents, state = changelog.contents, changelog.state
         if changelog.working or changelog in self._planning or state is not ChangelogState.OPEN:
             return
         runs = few_runs(contents)
         if runs and changelog.layout.is_simple:
-            work = Rewrite(contents, runs, since=0, rule=changelog.rule, new_file=None, memory=self._memory)
+            work = Rewrite(contents, runs, rule=changelog.rule, new_file=None, memory=self._memory)
             for _ in work.steps():
                 pass
             changelog.compacted(work.published(contents))
@@ -179,6 +172,7 @@ class Compactor:
             return
         if not (
             changelog.contents.recent
+            or changelog.begun is not None
             or changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
             or changelog.contents.bases.shared.any()
         ):
@@ -208,7 +202,9 @@ class Compactor:
         if not full and not any(each.in_memory for each in going):
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
-            files = plan_files(amounts)
+            files = (
+                plan_files(amounts) if changelog.begun is None else Plan((0, 0))
+            )  # which goes on with that
             if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
@@ -247,22 +243,18 @@ class Compactor:
         def new_file() -> RunWriter:
             return RunWriter(changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
 
-        work: Work
-        contents, rule = changelog.contents, changelog.rule
         if plan.folds:
             changelog.since = max(changelog.since, since)
-        if plan.ranges is not None:
-            work = Fold(contents, *plan.ranges, since=changelog.since, rule=rule, new_file=new_file)
-        else:
-            work = Rewrite(
-                contents,
-                plan.runs,
-                since=changelog.since,
-                rule=rule,
-                new_file=new_file if plan.to_file else None,
-                memory=self._memory,
-                fold=plan.alone,
-            )
+        work = plan.begin(
+            changelog.contents,
+            changelog.begun,
+            changelog.since,
+            rule=changelog.rule,
+            new_file=new_file,
+            memory=self._memory,
+        )
+        if plan.folds:
+            changelog.begun = work.begun
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]
 
@@ -274,19 +266,19 @@ class Compactor:
     async def publish(self, changelog: Changelog, going: Going) -> None:
         """Put the result in its place, on disk and in memory. Raises DiskTrouble, RecordGone: nothing was changed."""
         work = going.take()
-        for _ in range(CATCH_UPS):
-            if not await in_thread(self._threads, work.catch_up, changelog.contents):
-                break
+        folds, rest = work.begun is not None, work.rest
         async with changelog.turn:
             changelog.step("compact")
             before = changelog.contents
-            contents = await in_thread(self._threads, _caught_up, work, before)
+            contents = await in_thread(self._threads, work.published, before)
 
             def replace() -> None:
                 if going in changelog.working:  # not given up while the records took it
                     changelog.working.remove(going)
                 if changelog.state is not ChangelogState.CLOSED:
                     changelog.compacted(contents)
+                if folds:
+                    changelog.begun = rest
 
             if work.to_file:
                 await changelog.records.publish(
@@ -315,11 +307,6 @@ class Compactor:
             self._entered += 1
             heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
             self._wake.set()
-
-
-def _caught_up(work: Work, contents: Contents) -> Contents:
-    work.catch_up(contents, briefly=True)
-    return work.published(contents)
 
 
 def _stored_ranges(contents: Contents) -> list[StoredRange]:

@@ -16,7 +16,7 @@ Recent runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from flight_server.keys import Hashes
 
-from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates
+from .runs import MAX_HASH, Block, Layout, MemoryRun, Run, RunFile, Updates
 
 Numbers = NDArray[np.int64]
 
@@ -36,141 +36,85 @@ class Range:
 
     Args:
         since: the version up to which ``base`` has all updates.
-        base: None if it has no rows. Updates with other hashes in it count for nothing.
-        rows: how many rows the base has of this range.
+        base: None if it has no rows of them.
+        blocks: those of the base with such rows, of which they count, by their numbers.
     """
 
     low: int = 0
     high: int = MAX_HASH
     since: int = 0
     base: RunFile | None = None
-    rows: int = 0
+    blocks: tuple[tuple[int, Block], ...] = ()
 
     @classmethod
-    def of(cls, low: int, high: int, since: int, base: RunFile) -> Range:
-        """Count the rows; reads no block if all are in the range."""
-        until = base.rows if high == MAX_HASH else base.rows_below(high + 1)
-        rows = until - base.rows_below(low)
-        return cls(low, high, since, base if rows else None, rows)
+    def of(cls, low: int, high: int, since: int, base: RunFile | None) -> Range:
+        """Look which rows of a file it has; reads no block if all are in the range."""
+        if base is None:
+            return cls(low, high, since)
+        blocks = []
+        for number, block in enumerate(base.blocks):
+            if low <= block.low and block.high <= high:
+                blocks.append((number, block))
+            elif block.low <= high and low <= block.high and (part := base.block(number).between(low, high)):
+                ends = {"low": int(part.hashes[0]), "high": int(part.hashes[-1])}
+                size_bytes = block.size_bytes * len(part) // block.rows
+                blocks.append((number, replace(block, rows=len(part), size_bytes=size_bytes, **ends)))
+        return cls(low, high, since, base if blocks else None, tuple(blocks))
+
+    @property
+    def rows(self) -> int:
+        return sum(block.rows for _, block in self.blocks)
 
     def part(self, low: int, high: int) -> Range:
         """The part between these hashes, both included."""
-        if (low, high) == (self.low, self.high):
-            return self
-        if self.base is None:
-            return replace(self, low=low, high=high)
-        return Range.of(low, high, self.since, self.base)
+        return self if (low, high) == (self.low, self.high) else Range.of(low, high, self.since, self.base)
 
 
-class Bases:
-    """The bases of all ranges as one run: it has the methods of :class:`MemoryRun` that readers call."""
+class Bases(Run):
+    """The bases of all ranges as one run: it has their blocks."""
 
-    first_version = tombstones = 0
-    # A changelog without rows has few bytes of these.
-    __slots__ = (
-        "_counted",
-        "last_version",
-        "layout",
-        "lows",
-        "range_rows",
-        "ranges",
-        "retractions",
-        "rows",
-        "sinces",
-        "size_bytes",
-    )
+    first_version = 0
 
     def __init__(self, layout: Layout, ranges: tuple[Range, ...]) -> None:
-        self.layout = layout
         self.ranges = ranges
         self.lows: Hashes = np.array([each.low for each in ranges], np.uint64)
         self.sinces: Numbers = np.array([each.since for each in ranges], np.int64)
         self.last_version = int(self.sinces.max())
         self.range_rows: Numbers = np.array([each.rows for each in ranges], np.int64)
-        self.rows = int(self.range_rows.sum())
-        bases = [(each.rows / each.base.rows, each.base) for each in ranges if each.base is not None]
-        self.size_bytes = round(sum(share * base.size_bytes for share, base in bases))
-        self.retractions = sum(run.retractions for run in self.runs)
+        self.runs = {each.base for each in ranges if each.base is not None}
+        # Of each block its file and its place there, and the range that it is in.
+        self._places = [(each.base, number, each) for each in ranges for number, _ in each.blocks]
+        blocks = [block for each in ranges for _, block in each.blocks]
+        retractions = sum(run.retractions for run in self.runs)
+        super().__init__(layout, blocks, sum(block.size_bytes for block in blocks), retractions, 0)
         self._counted: tuple[Hashes, Numbers] | None = None
+
+    def block(self, number: int) -> Updates:
+        base, place, each = self._places[number]
+        assert base is not None
+        return base.block(place).between(each.low, each.high)
 
     @property
     def shared(self) -> NDArray[np.bool_]:
         """Of which ranges the base has rows of others, too."""
-        return np.array([each.base is not None and each.rows < each.base.rows for each in self.ranges])
-
-    @property
-    def runs(self) -> set[RunFile]:
-        return {each.base for each in self.ranges if each.base is not None}
+        whole = [0 if each.base is None else each.base.rows for each in self.ranges]
+        return np.array(whole) > self.range_rows
 
     def numbers_of(self, hashes: Hashes) -> Numbers:
         """The place of each hash's range among the ranges."""
         return np.searchsorted(self.lows, hashes, "right") - 1
 
-    def _within(self, low: int, high: int) -> Iterator[tuple[RunFile, int, int]]:
-        """The bases with hashes in between, each with the first and the last of these."""
-        if low > high:
-            return
-        first, last = self.numbers_of(np.array([low, high], np.uint64)).tolist()
-        for each in self.ranges[first : last + 1]:
-            if each.base is not None:
-                yield each.base, max(low, each.low), min(high, each.high)
-
-    def rows_below(self, hash_: int) -> int:
-        number = int(self.numbers_of(np.array([hash_], np.uint64))[0])
-        each, before = self.ranges[number], int(self.range_rows[:number].sum())
-        if each.base is None or hash_ == each.low:
-            return before
-        return before + each.base.rows_below(hash_) - each.base.rows_below(each.low)
-
-    def between(self, low: int, high: int) -> Updates:
-        return Updates.in_order(self.layout, self.parts_between(low, high))
-
-    def parts_between(self, low: int, high: int) -> list[Updates]:
-        return [
-            part for base, first, last in self._within(low, high) for part in base.parts_between(first, last)
-        ]
-
-    def bytes_between(self, low: int, high: int) -> int:
-        return sum(base.bytes_between(first, last) for base, first, last in self._within(low, high))
-
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        parts = [base.of_hashes(some, last) for base, some, _ in self._with(hashes)]
-        return Updates.in_order(self.layout, parts)
-
-    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        sizes = np.zeros(len(hashes))
-        for base, some, start in self._with(hashes):
-            sizes[start : start + len(some)] = base.bytes_of(some)
-        return sizes
-
     def counts_of(self, hashes: Hashes) -> Numbers:
-        """How many rows have each of these hashes, which are sorted and unique. For one thread at a time: each hash is
-        looked for in the files once, because the same ones are asked for until they are folded.
+        """As of any run. For one thread at a time: each hash is looked for in the files once, because the same ones are
+        asked for until they are folded.
         """
         known, counts = self._counted or (hashes[:0], np.zeros(0, np.int64))
         new = np.setdiff1d(hashes, known, assume_unique=True)
         if len(new):
             places = np.searchsorted(known, new)
-            added = np.zeros(len(new), np.int64)
-            for base, some, start in self._with(new):
-                added[start : start + len(some)] = base.counts_of(some)
-            known, counts = np.insert(known, places, new), np.insert(counts, places, added)
+            known, counts = np.insert(known, places, new), np.insert(counts, places, super().counts_of(new))
             self._counted = known, counts
         return counts[np.searchsorted(known, hashes)]
-
-    def _with(self, hashes: Hashes) -> Iterator[tuple[RunFile, Hashes, int]]:
-        """The bases that may have some of these hashes, and which, and where they begin."""
-        numbers = self.numbers_of(hashes)
-        for number in np.unique(numbers).tolist():
-            start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
-            base = self.ranges[number].base
-            if base is not None:
-                yield base, hashes[start:stop], start
-
-    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
-        """None: no version that can be asked for lies before one in a base."""
-        del after, upto, low, high
-        return np.zeros(0, np.uint64)
 
     def alive(self, updates: Updates) -> Updates:
         """Those of a recent run's updates that no base stands for."""
@@ -178,8 +122,8 @@ class Bases:
 
 
 class PartlyDead:
-    """A recent run of which some rows may be dead, without these; numbers count them. Its methods are those of
-    :class:`MemoryRun` that readers call.
+    """A recent run of which some rows may be dead, without these; numbers count them. It has the methods of a run that
+    readers call.
     """
 
     def __init__(self, run: Run, bases: Bases) -> None:
@@ -203,7 +147,7 @@ class PartlyDead:
         return in_run.of_hashes(hashes, last, self._bases.sinces[self._bases.numbers_of(hashes)])
 
 
-Source = MemoryRun | Run | Bases | PartlyDead
+Source = Run | PartlyDead
 
 
 @dataclass(frozen=True)
@@ -246,6 +190,16 @@ class Contents:
         folded = [run for run in self.recent if run.first_version <= self.recent_since]
         return self.bases.rows + sum(int(run.rows_upto(np.array([self.recent_since]))[0]) for run in folded)
 
+    def old_rows(self, since: int) -> int:
+        """About how many rows a fold up to ``since`` would find old (``planning``). Reads no file."""
+        widths = np.diff(self.bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
+        folded = np.maximum(self.bases.sinces, self.recent_since)
+        rows = 0.0
+        for run in self.recent:
+            until = run.rows_upto(np.append(folded, since))
+            rows += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
+        return int(np.ceil(rows))
+
     @cached_property
     def waiting_retractions(self) -> int:
         """How many of these are retractions."""
@@ -257,10 +211,10 @@ class Contents:
         """With runs of new versions."""
         return replace(self, recent=(*self.recent, *runs))
 
-    def rewritten(self, runs: Sequence[Run], by: Sequence[Run], recent_since: int = 0) -> Contents:
+    def rewritten(self, runs: Sequence[Run], by: Sequence[Run], recent_since: int) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
         recent = (*by, *(run for run in self.recent if run not in runs))
-        return replace(self, recent=recent, recent_since=max(self.recent_since, recent_since))
+        return replace(self, recent=recent, recent_since=recent_since)
 
     def folded(self, by: Sequence[Range]) -> Contents:
         """With these ranges in the place of what they cover. Recent runs of which all rows are dead go."""

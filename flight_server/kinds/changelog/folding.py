@@ -1,25 +1,34 @@
 """Folding: the rows that sorted updates of whole keys amount to at a version, and the updates that compaction leaves of
-them. With ``totals`` the updates are a piece of a hash's, as ``large_keys`` gives them; else they hold whole keys.
+them. Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they run in threads.
 
-Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they run in threads.
+Large keys
+    The updates of one hash may be too many to be held at once. They are sorted by row, so all runs can be cut at the
+    same rows: in halves, until each piece is small (:func:`pieces`). Each has all updates of its rows, and all
+    tombstones of the hash, which delete rows of any piece. A rule learns what other pieces have by sums
+    (``rules.ranked``), so :func:`in_pieces` shows it all of them a few times and holds one. A function with ``totals``
+    takes such a piece.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import unique
-
 from .deletes import lifetimes, living, undeleted
 from .rules import Groups, Kept, KeyTotals, Rule
-from .runs import Layout, Updates, rows_at
+from .runs import DELETE, Layout, Updates, rows_at
+
+MAX_PROBED_ROWS = 64
+PROBED_BYTES = 1 << 20
+"""So many rows or bytes are compared at once with another row."""
 
 Numbers = NDArray[np.int64]
-Hashes = NDArray[np.uint64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -137,23 +146,20 @@ def _emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout
     return Updates(layout, both.rows.take(pa.array(changed)), hashes, versions, sums[changed])
 
 
-def compacted(
-    updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None, spare: int = 0
-) -> tuple[Updates, Hashes]:
+def compacted(updates: Updates, since: int, rule: Rule, totals: PieceTotals | None = None) -> Updates:
     """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
-    the rule needs; and the hashes of keys, sorted and unique, of which the rule left something out. ``spare``: see
-    :meth:`Rule.needed`.
+    the rule needs.
     """
     updates, tombstones = undeleted(updates, since)
     distinct = Distinct.of(added_up(updates), totals)
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     if not len(versions):
-        return tombstones, distinct.updates.hashes
+        return tombstones
     old = versions <= since
     counts = distinct.summed(np.where(old, diffs, 0))
     later = -np.abs(diffs) if rule.any_update_counts else np.minimum(diffs, 0)
     retracted = distinct.summed(np.where(old, 0, later))
-    needed = rule.needed(distinct.groups(counts), retracted, spare).counts
+    needed = rule.needed(distinct.groups(counts), retracted).counts
     left = np.flatnonzero(needed)
     # The first update of a row stands for all up to ``since``.
     latest = np.maximum.reduceat(np.where(old, versions, 0), distinct.firsts)
@@ -161,8 +167,32 @@ def compacted(
     versions, diffs = versions.copy(), diffs.copy()
     stays[first], versions[first], diffs[first] = True, latest[left], needed[left]
     kept = Updates(updates.layout, distinct.updates.rows, distinct.updates.hashes, versions, diffs)
-    changed = unique(distinct.updates.hashes[distinct.firsts[needed != counts]])
-    return Updates.joined(updates.layout, [kept.where(stays), tombstones]), changed
+    return Updates.joined(updates.layout, [kept.where(stays), tombstones])
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A fold that has begun: of the keys whose hashes are from ``low`` to ``high``, both included, it folds the updates
+    up to ``since``, and knows those up to ``upto``.
+
+    From this moment on its keys read as folded (``views``). Else a reader would see a row that the rule leaves out, if
+    a commit that comes while the fold works retracts the rows above it; and see it no more once the fold is published.
+    A fold that is given up is begun again, before any other.
+    """
+
+    low: int
+    high: int
+    since: int
+    upto: int
+
+    def left(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
+        """What it leaves of its keys, of which these are all updates."""
+        return compacted(updates.where(updates.versions <= self.upto), self.since, rule, totals)
+
+    def left_and_later(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
+        """The same, and what came later."""
+        late = updates.where(updates.versions > self.upto)
+        return Updates.joined(updates.layout, [self.left(rule, updates, totals), late])
 
 
 def added_up(updates: Updates) -> Updates:
@@ -179,3 +209,74 @@ def added_up(updates: Updates) -> Updates:
         return updates
     first_ones = updates.take(firsts[left])
     return replace(first_ones, diffs=sums[left])
+
+
+# Large keys
+
+
+def in_pieces(
+    pieces: Callable[[], Iterator[Updates]], rounds: int, of_piece: Callable[[Updates, PieceTotals | None], T]
+) -> Iterator[T | None]:
+    """What ``of_piece`` makes of each piece, and None before that for each one that a rule was shown to know the
+    totals. ``rounds``: of the rule.
+    """
+    totals = PieceTotals() if rounds else None
+    for left in range(rounds, -1, -1):
+        if totals is not None:
+            totals.begin_round()
+        for piece in pieces():
+            result = of_piece(piece, totals)
+            yield None if left else result
+
+
+def pieces(layout: Layout, parts: Sequence[Updates], piece_bytes: int) -> Iterator[Updates]:
+    """The updates of sorted parts, ascending, each row in one piece. A piece has ``piece_bytes`` at most, unless one
+    row has more.
+    """
+    left = [[part for part in parts if len(part)]]
+    while left:
+        parts = left.pop()
+        halves = _halves(layout, parts) if sum(part.size_bytes for part in parts) > piece_bytes else None
+        if halves is None:
+            yield Updates.joined(layout, parts)
+        else:
+            left += halves
+
+
+def rule_pieces(layout: Layout, parts: Sequence[Updates], piece_bytes: int, upto: int) -> Iterator[Updates]:
+    """The same of one hash, as a rule takes them: without versions above ``upto``, each with all tombstones."""
+    dead = [part.where((part.diffs == DELETE) & (part.versions <= upto)) for part in parts if part.tombstones]
+    tombstones = Updates.joined(layout, dead)
+    for piece in pieces(layout, parts, piece_bytes):
+        rows = piece.where((piece.diffs != DELETE) & (piece.versions <= upto))
+        yield Updates.joined(layout, [rows, tombstones])
+
+
+def _halves(layout: Layout, parts: Sequence[Updates]) -> tuple[list[Updates], list[Updates]] | None:
+    """What lies above a row, and the other rows; None if all are equal."""
+    for part in sorted(parts, key=lambda part: -part.size_bytes):
+        for row in (len(part) // 2, 0):
+            ends = [_rows_upto(layout, each, part.slice(row, row + 1)) for each in parts]
+            cut = list(zip(parts, ends, strict=True))
+            above = [each.slice(end, len(each)) for each, end in cut if end < len(each)]
+            if above:
+                return above, [each.slice(0, end) for each, end in cut if end]
+    return None
+
+
+def _rows_upto(layout: Layout, part: Updates, last: Updates) -> int:
+    """How many rows of a sorted part of one hash are not above this row."""
+    fan_out = min(MAX_PROBED_ROWS, max(2, PROBED_BYTES * len(part) // max(1, part.size_bytes)))
+    low, high = 0, len(part)
+    while low < high:
+        probed = np.unique(np.append(np.arange(low, high, -(-(high - low) // fan_out)), high - 1))
+        # Equal rows are in the order of their versions.
+        marked = [
+            replace(part.take(probed), versions=np.zeros(len(probed), np.int64)),
+            replace(last, versions=np.ones(1, np.int64)),
+        ]
+        below = int(np.argmax(Updates.joined(layout, marked).versions))
+        if below == len(probed):
+            return high
+        low, high = int(probed[below - 1]) + 1 if below else low, int(probed[below])
+    return low

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import Compacted, HoldRequest, InvalidRequest, NotFound, OutOfBudget
@@ -39,8 +39,6 @@ LAPSED_BYTES = 256
 FOLLOWER = "a follower"
 SAID_SECONDS = 60.0
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -50,8 +48,7 @@ class Hold:
         since: when it was first taken, at this version or an earlier one.
         owner: as the last request with an owner names it.
         passed: since when there is a newer version, as far as was looked; None if there was none.
-        lasting: whether it has no maximal lag.
-        principal: that took it.
+        lasting: it has no maximal lag.
         room: counts it; of a follower None.
     """
 
@@ -67,10 +64,8 @@ class Hold:
 
 @dataclass(frozen=True)
 class HoldChange:
-    """What a request makes of the holds: ``hold`` gets the name, if it is not None, and ``released`` end.
-
-    Args:
-        version: that the hold has now; of a release the one that it had.
+    """What a request makes of the holds: ``hold`` gets the name, if it is not None, and ``released`` end. ``version``:
+    of the hold; of a release the one that it had.
     """
 
     name: str
@@ -89,11 +84,8 @@ class HoldChange:
 
 @dataclass(frozen=True)
 class HeldBack:
-    """The hold that compaction waits for: without it ``since`` would be greater.
-
-    Args:
-        hold: its name, or ``FOLLOWER`` for an open stream.
-        seconds: how long its version has been out of date.
+    """The hold that compaction waits for: without it ``since`` would be greater. ``hold``: its name, or ``FOLLOWER``;
+    ``seconds``: how long its version has been out of date.
     """
 
     hold: str
@@ -279,21 +271,20 @@ class Holds:
     # Ends
 
     def expire(self, now: float, upper: int) -> list[str]:
-        """End the holds whose lease or lag has ended; their names, and "a follower" for each open stream."""
-        ended = self._end_due(self.named, now, upper)
-        for name, hold in ended:
-            self._lapse(name, hold.version)
-        return [name for name, _ in ended] + [FOLLOWER for _ in self._end_due(self._followers, now, upper)]
-
-    def _end_due(self, holds: dict[T, Hold], now: float, upper: int) -> list[tuple[T, Hold]]:
+        """End the holds whose lease or lag has ended; their names, and ``FOLLOWER`` for each open stream."""
         ended = []
-        for name, hold in list(holds.items()):
-            passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
-            late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
-            if (hold.until <= now or late) and name not in self._changing:
-                ended.append((name, holds.pop(name)))
-            elif passed != hold.passed:
-                holds[name] = replace(hold, passed=passed)
+        every: Any
+        for every in (self.named, self._followers):
+            for name, hold in list(every.items()):
+                passed = None if hold.version >= upper else now if hold.passed is None else hold.passed
+                late = not hold.lasting and passed is not None and now - passed > self._max_lag_seconds
+                if (hold.until <= now or late) and name not in self._changing:
+                    del every[name]
+                    if every is self.named:
+                        self._lapse(name, hold.version)
+                    ended.append(name if every is self.named else FOLLOWER)
+                elif passed != hold.passed:
+                    every[name] = replace(hold, passed=passed)
         return ended
 
     def listed(self, now: float) -> list[dict[str, Any]]:

@@ -40,16 +40,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flight_server.keys import unique
+from flight_server.memory import MemoryPool
 
 from . import compaction
+from .compaction import Fold, NewFile, Rewrite, Work
 from .contents import Contents
-from .holds import HeldBack
+from .folding import Begun
 from .rules import Rule
 from .runs import MemoryRun, Question, Run
 
@@ -72,14 +74,9 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """Work that is due.
-
-    Args:
-        ranges: the places of the first and the last range to fold to files; None of a rewrite.
-        runs: recent runs to make one.
-        in_memory: whether these are.
-        cost_rows: as rows that it reads.
-        alone: they are all rows that there are, and are folded in memory. No other work goes on meanwhile.
+    """Work that is due: a fold to files of the ranges from the first place to the last, or a rewrite of recent runs, in
+    memory or files. ``alone``: these are all rows that there are, and are folded in memory, while no other work goes
+    on. ``cost_rows``: as rows that it reads.
     """
 
     ranges: tuple[int, int] | None = None
@@ -93,13 +90,31 @@ class Plan:
     def folds(self) -> bool:
         return self.alone or self.ranges is not None
 
+    def begin(
+        self,
+        contents: Contents,
+        begun: Begun | None,
+        since: int,
+        *,
+        rule: Rule,
+        new_file: NewFile,
+        memory: MemoryPool,
+    ) -> Work:
+        """The work. ``begun``: a fold that was not done to its end, and comes before any other; ``since``: a fold's."""
+        rewrite = partial(Rewrite, contents, self.runs, rule=rule, memory=memory)
+        if not self.folds:
+            return rewrite(new_file=new_file if self.to_file else None)
+        if begun is None:
+            first, last = self.ranges or (0, len(contents.bases.ranges) - 1)
+            low, high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
+            begun = Begun(low, high, since, max((run.last_version for run in contents.recent), default=since))
+            if self.alone:
+                return rewrite(new_file=None, begun=begun)
+        return Fold(contents, begun, rule=rule, new_file=new_file)
+
 
 class Amounts:
-    """How many rows each range has, and of which kind, once they are counted.
-
-    Args:
-        since: the version up to which compaction may go.
-    """
+    """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far."""
 
     def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
         self.contents = contents
@@ -142,12 +157,10 @@ class Amounts:
 
     @property
     def files(self) -> list[Run]:
-        """The recent runs that are files."""
         return [run for run in self.contents.recent if not isinstance(run, MemoryRun)]
 
     @property
     def in_memory(self) -> tuple[Run, ...]:
-        """Those that are not."""
         return tuple(run for run in self.contents.recent if isinstance(run, MemoryRun))
 
     @property
@@ -156,11 +169,8 @@ class Amounts:
         return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
 
     def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
-        """The next fold; None if none is due.
-
-        Args:
-            waited: up to this version old rows have waited.
-            idle: nothing has been put for some time.
+        """The next fold, if one is due. ``waited``: the version up to which old rows have waited; ``idle``: nothing has
+        been put for some time.
         """
         bases, count = self.contents.bases, len(self.base)
         if self.of_memory:
@@ -198,12 +208,7 @@ class Amounts:
 
 
 def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | None:
-    """The next work on runs in memory; None if none is due.
-
-    Args:
-        records_bytes: of the rows in the records that no file has.
-        short: memory is short.
-    """
+    """The next work on runs in memory. ``records_bytes``: of the rows that no file has; ``short``: memory is short."""
     runs = amounts.in_memory
     fold = amounts.fold() if amounts.of_memory else None
     rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
@@ -214,7 +219,7 @@ def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | 
 
 
 def few_runs(contents: Contents) -> list[Run]:
-    """Recent runs in memory, of one size, that become one in a millisecond; none if these are not many."""
+    """Recent runs in memory, of one size, that become one in a millisecond, if they are many."""
     rows_of: dict[Run, int] = {
         run: run.rows
         for run in contents.recent
@@ -224,7 +229,7 @@ def few_runs(contents: Contents) -> list[Run]:
 
 
 def plan_files(amounts: Amounts) -> Plan | None:
-    """The next work on files; None if none is due."""
+    """The next work on files."""
     fold = None if amounts.of_memory else amounts.fold()
     if fold is not None and len(amounts.files) <= MANY_FILES:
         return fold
@@ -249,9 +254,7 @@ class Waited:
 
 
 def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: bool) -> Plan | None:
-    """The work on old rows that are too few for any other; None if they may wait. Arguments as of :meth:`Amounts.fold`
-    and :func:`plan_memory`.
-    """
+    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`, :func:`plan_memory`."""
     plan = amounts.fold(waited=waited, idle=idle) or _rewrite(
         amounts.files, amounts.alive_of, 0, in_memory=False
     )
@@ -286,42 +289,3 @@ def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:
         tier.append(run)
         rows += max(1, rows_of[run])
     return tier if len(tier) >= FAN_IN else []
-
-
-def old_rows(contents: Contents, since: int) -> int:
-    """About how many rows are old. Reads no file."""
-    bases = contents.bases
-    widths = np.diff(bases.lows.astype(np.float64), append=2.0**64) / 2.0**64
-    rows = 0.0
-    for run in contents.recent:
-        until = run.rows_upto(np.append(np.maximum(bases.sinces, contents.recent_since), since))
-        rows += float((widths * np.maximum(0, until[-1] - until[:-1])).sum())
-    return int(np.ceil(rows))
-
-
-def waiting(
-    contents: Contents, horizon: int, since: int, held: HeldBack | None, *, working: bool
-) -> dict[str, Any]:
-    """How many rows may be garbage, and why no fold takes them yet, for ``statistics``.
-
-    Args:
-        horizon: the version up to which compaction would go without holds.
-        since: that up to which it may go now.
-        held: the hold that compaction waits for.
-
-    Returns:
-        ``garbage_rows``: about so many rows, at most, of those older than the delay are not needed. ``waits_for``: what
-        the next fold of them waits for: ``nothing`` (there are none), ``fold`` (one goes on), ``delay`` (all rows that
-        may be garbage are younger), ``rows`` (there are so few that it waits for more, some seconds at most), or the
-        hold and its owner.
-    """
-    garbage, free = old_rows(contents, horizon), old_rows(contents, since)
-    if working:
-        waits_for = "fold"
-    elif held is not None and garbage > free:
-        waits_for = str(held)
-    elif free:
-        waits_for = "rows"
-    else:
-        waits_for = "delay" if any(run.last_version > horizon for run in contents.recent) else "nothing"
-    return {"garbage_rows": garbage, "waits_for": waits_for}

@@ -76,12 +76,7 @@ Slice = tuple[list[VersionedMessage], ViewPart]
 
 
 class ChangelogReads:
-    """What the reads of all changelogs share. ``steps``: those that are being made, see "Small steps".
-
-    Args:
-        threads: put the rows together.
-        max_message_bytes: of one message.
-    """
+    """What the reads of all changelogs share. ``steps``: those that are being made, see "Small steps"."""
 
     def __init__(self, budget: Budget, waits: Waits, threads: Executor, *, max_message_bytes: int) -> None:
         self.budget = budget
@@ -189,12 +184,8 @@ class ChangelogRead:
             reader.pace.took(size_bytes)
 
     async def _messages(self, after: int | None, upto: int, at: ViewPart, *, few: bool) -> Slice:
-        """The messages of the next slice with rows, or of the last one; and how far it goes.
-
-        Args:
-            few: it may be a small step.
-
-        Raises as :meth:`bursts`.
+        """The messages of the next slice with rows, or of the last one; and how far it goes. ``few``: it may be a small
+        step. Raises as :meth:`bursts`.
         """
         changelog = self._changelog
         changelog.check_version(upto if after is None else after)
@@ -272,13 +263,9 @@ def _new_bytes(view: View, after: int) -> int:
 def encode(
     batch: pa.RecordBatch, version: int, *, last: bool, max_message_bytes: int
 ) -> Iterator[VersionedMessage]:
-    """The messages of a batch; one for a batch without rows.
+    """The messages of a batch; one for a batch without rows. ``last``: no further batch of this version follows.
 
-    Args:
-        last: no further batch of this version follows.
-
-    Raises:
-        InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
+    Raises InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
     """
     most_bytes, size_bytes = min(MESSAGE_BYTES, max_message_bytes), _sent_bytes(batch)
     if size_bytes <= most_bytes:

@@ -13,9 +13,10 @@ Who holds what
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from flight_server.concurrency import Background, in_thread
-from flight_server.datasets import Attempt, Dataset, Sealed, check_mode
+from flight_server.datasets import Attempt, Catalogue, Dataset, Sealed, check_mode
 from flight_server.frames import (
     NO_DICTIONARIES,
     DictionaryRooms,
@@ -36,7 +37,6 @@ from flight_server.protocol import (
 from flight_server.records import DiskTrouble
 from flight_server.tiering import Admission
 
-from .store import Store
 from .writes import ChangelogWrite
 
 
@@ -45,14 +45,15 @@ class VersionAppends:
 
     def __init__(
         self,
-        store: Store,
+        catalogue: Catalogue,
+        write: Callable[..., ChangelogWrite],
         admission: Admission,
         background: Background,
         *,
         max_message_bytes: int,
     ) -> None:
-        self._catalogue = store.catalogue
-        self._store = store
+        self._catalogue = catalogue
+        self._new_write = write
         self._admission = admission
         self._background = background
         self._max_message_bytes = max_message_bytes
@@ -103,7 +104,7 @@ class VersionAppends:
         self, staged: Dataset, target: Dataset, request: SealRequest, mode: WriteMode
     ) -> Sealed:
         check_mode(mode, target, staged.schema, durable=staged.durable)
-        write = self._store.write(target, deletes=mode is WriteMode.DELETE)
+        write = self._new_write(target, deletes=mode is WriteMode.DELETE)
         try:
             for attempt in staged.attempts.chosen(request.attempts) or []:
                 await self._add(write, staged, attempt)

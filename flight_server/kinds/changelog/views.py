@@ -1,10 +1,7 @@
 """View: a changelog's contents at one moment, and their reads.
 
-A view never changes, so readers work on it in threads while commits go on. All methods block.
-
-Large keys
-    A hash that is too large for a slice is read in pieces (``large_keys``). Between two of them the read holds the
-    hash's parts of the runs.
+A view never changes, so readers work on it in threads while commits go on. All methods block. A hash that is too large
+for a slice is read in pieces (``folding``); between two of them the read holds the hash's parts of the runs.
 """
 
 from __future__ import annotations
@@ -20,9 +17,7 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, array_over, unique
 
 from .contents import Contents, PartlyDead, Source
-from .deletes import living
-from .folding import PieceTotals, copies, deltas, kept_at
-from .large_keys import in_pieces, pieces, tombstones_of
+from .folding import Begun, PieceTotals, copies, deltas, in_pieces, kept_at, rule_pieces
 from .rules import Kept, Rule
 from .runs import MAX_HASH, Layout, RunFile, Updates
 
@@ -62,8 +57,12 @@ class ViewPart:
 
 @dataclass(frozen=True)
 class View:
-    """The contents. ``since`` and ``upper`` are the versions that can be asked for. ``slice_bytes``: about so many are
-    read together.
+    """The contents.
+
+    Args:
+        since, upper: the versions that can be asked for.
+        begun: a fold whose keys read as folded.
+        slice_bytes: about so many are read together.
     """
 
     layout: Layout
@@ -71,6 +70,7 @@ class View:
     contents: Contents
     since: int
     upper: int
+    begun: Begun | None = None
     slice_bytes: int = field(default_factory=lambda: SLICE_BYTES)
 
     @property
@@ -117,7 +117,7 @@ class View:
             high, large = slice_end(runs, step, low, 2 * self.slice_bytes)
             if large:
                 return self.part(None, upto, ViewPart(low=low, pieces=self._large_key(low, None, upto)))
-        updates = Updates.joined(self.layout, [run.between(low, high) for run in runs])
+        updates = self._joined([run.between(low, high) for run in runs])
         rows, left = copies(kept_at(updates, upto, self.rule), before.passed, step)
         return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
@@ -139,7 +139,7 @@ class View:
                 max_bytes -= len(part) * run.size_bytes // run.rows
                 if min(max_rows, max_bytes) < 0:
                     return None
-        return self._deltas(Updates.joined(self.layout, parts), after, upto, MAX_HASH + 1)
+        return self._deltas(self._joined(parts), after, upto, MAX_HASH + 1)
 
     def changed(self, after: int, upto: int) -> Iterator[Updates]:
         """All updates, up to ``upto``, of the keys with updates in between, in parts of whole keys."""
@@ -174,9 +174,23 @@ class View:
             if not all_updates and sizes[fitting - 1] > limit_bytes:
                 return None, int(hashes[0])
         if all_updates:
-            return Updates.joined(self.layout, [run.of_hashes(hashes) for run in runs]), low
+            return self._joined([run.of_hashes(hashes) for run in runs]), low
         deciding = [run.of_hashes(hashes, last) for run, last in self._deciding(runs, after, upto)]
-        return Updates.joined(self.layout, deciding), low
+        return self._joined(deciding), low
+
+    def _joined(self, parts: Sequence[Updates]) -> Updates:
+        """These updates of some keys; of the keys of the begun fold what that leaves, and later ones."""
+        updates, begun = Updates.joined(self.layout, parts), self.begun
+        if begun is None:
+            return updates
+        inside = updates.between(begun.low, begun.high)
+        late = inside.versions > begun.upto
+        # Without such ones it makes no difference.
+        if not (late if self.rule.any_update_counts else late & (inside.diffs < 0)).any():
+            return updates
+        start = int(np.searchsorted(updates.hashes, np.uint64(begun.low), "left"))
+        others = [updates.slice(0, start), updates.slice(start + len(inside), len(updates))]
+        return Updates.joined(self.layout, [begun.left_and_later(self.rule, inside), *others])
 
     def _deciding(self, runs: list[Source], after: int, upto: int) -> Iterator[tuple[Source, int | None]]:
         """Each run, with how many of its greatest updates of a key decide the rule's result at either version; None if
@@ -194,31 +208,29 @@ class View:
 
     def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows of a hash that is read in pieces; as of :meth:`part`."""
-        layout, rule, step = self.layout, self.rule, self.slice_rows
-        parts = [run.parts_between(hash_, hash_) for run in self._runs_upto(upto)]
-        since = upto if after is None else after
-        made = partial(pieces, layout, parts, since, upto, self.slice_bytes)
-        if after is None:
-            for kept in in_pieces(
-                made, rule.rounds, lambda piece, totals: kept_at(piece, upto, rule, totals)
-            ):
-                start, left = 0, kept is not None
-                while left:
-                    assert kept is not None
-                    rows, left = copies(kept, start, step)
-                    start += rows.num_rows
-                    yield rows
-            return
-        tombstones = tombstones_of(layout, parts, upto)
+        rule, begun = self.rule, self.begun
+        parts = [part for run in self._runs_upto(upto) for part in run.parts_between(hash_, hash_)]
+        whole = partial(rule_pieces, self.layout, parts, self.slice_bytes, upto)
 
-        def changes(piece: Updates, totals: PieceTotals | None) -> Kept:
-            # Any of the key's tombstones may delete rows of this piece.
-            whole = Updates.joined(layout, [living(piece)[0], tombstones]) if len(tombstones) else piece
-            return deltas(whole, since, upto, rule, totals)
+        def read_pieces() -> Iterator[Updates]:
+            if begun is None or not begun.low <= hash_ <= begun.high:
+                return whole()
+            return filter(None, in_pieces(whole, rule.rounds, partial(begun.left_and_later, rule)))
 
-        for kept in in_pieces(made, rule.rounds, changes):
-            if kept is not None:
-                yield with_diffs(layout, kept.rows, kept.counts)
+        def shown(piece: Updates, totals: PieceTotals | None) -> Kept:
+            if after is None:
+                return kept_at(piece, upto, rule, totals)
+            return deltas(piece, after, upto, rule, totals)
+
+        for kept in in_pieces(read_pieces, rule.rounds, shown):
+            if kept is not None and after is not None:
+                yield with_diffs(self.layout, kept.rows, kept.counts)
+            start, left = 0, kept is not None and after is None
+            while left:
+                assert kept is not None
+                rows, left = copies(kept, start, self.slice_rows)
+                start += rows.num_rows
+                yield rows
 
 
 def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> pa.RecordBatch:

@@ -10,16 +10,29 @@ run file. So a put of any size takes a bounded part of memory.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.concurrency import in_thread
+from flight_server.datasets import Dataset
+from flight_server.kinds import BatchSink, check_totals, committed
 from flight_server.memory import Reservation
-from flight_server.protocol import DIFF_COLUMN, BadFrame, OutOfBudget, Transaction, Unavailable
+from flight_server.protocol import (
+    DIFF_COLUMN,
+    BadFrame,
+    Commit,
+    FlightShuffleError,
+    InvalidRequest,
+    OutOfBudget,
+    PutCommand,
+    Transaction,
+    Unavailable,
+)
 from flight_server.records import DiskTrouble
 
 from .changelog import OF_KEPT_FOR_DELETES, Changelog
@@ -177,6 +190,60 @@ class ChangelogWrite:
         diffs = np.concatenate([_diffs(batch) for batch in batches])
         updates = Updates.of(layout, rows, np.zeros(len(diffs), np.int64), diffs)
         return updates.where(updates.diffs != 0)
+
+
+class ChangelogSink(BatchSink):
+    """One put: the rows, or the keys of a delete, become one version when it commits or, without an attempt, when it
+    ends cleanly. Another version can follow.
+    """
+
+    def __init__(
+        self, write: Callable[..., ChangelogWrite], command: PutCommand, dataset: Dataset, schema: pa.Schema
+    ) -> None:
+        if command.partition:
+            raise InvalidRequest(
+                f"dataset {dataset.name!r} is a changelog: it has no partition {command.partition}",
+                dataset=dataset.name,
+            )
+        self.dataset = dataset
+        self._command = command
+        self._new_write = write
+        dataset.attached.check_append(schema, deletes=command.delete)
+        self.begin()
+
+    def begin(self) -> None:
+        self._write = self._new_write(self.dataset, deletes=self._command.delete)
+        self._committed: dict[str, Any] | None = None
+
+    async def add(
+        self, batch: pa.RecordBatch, room: Reservation, dictionaries: Sequence[Reservation]
+    ) -> None:
+        await self._write.add(batch, room, dictionaries)
+
+    async def commit(self, totals: Commit) -> dict[str, Any]:
+        check_totals(totals, self._write.rows, self._write.frames, self.dataset)
+        return await self._commit()
+
+    async def _commit(self) -> dict[str, Any]:
+        write = self._write
+        version = await write.commit(self._command.transaction)
+        self._committed = committed(self.dataset, write.rows, write.size_bytes, version=version)
+        return self._committed
+
+    async def end(self) -> dict[str, Any] | None:
+        if self._committed is not None:
+            return None
+        if self._command.attempt is not None:
+            raise InvalidRequest(
+                f"dataset {self.dataset.name!r}: the producer ended without its commit message; nothing of it was kept",
+                dataset=self.dataset.name,
+                producer=self._command.producer,
+            )
+        return await self._commit()
+
+    def abort(self, cause: FlightShuffleError) -> None:
+        if self._committed is None:
+            self._write.abort()
 
 
 def _diffs(batch: pa.RecordBatch) -> NDArray[np.int64]:

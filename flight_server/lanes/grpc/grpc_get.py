@@ -45,6 +45,7 @@ from flight_server.transfer import (
     PartitionEnds,
     PutReceiver,
     Reads,
+    Trailers,
     counted,
     head_of_read,
 )
@@ -108,16 +109,7 @@ class GrpcGet:
         await _send_schema(schema.header, envelopes, context)
         out = _Out(context, envelopes, self._joiner(ticket, dataset, schema, context, envelopes))
         with self._joined.reading(dataset) if self._joined and out.joiner else nullcontext():
-            if ticket.partitions is not None:
-                await self._serve_several(dataset, ticket, reader, out)
-                return
-            frame_range = FrameRange(ticket.from_, ticket.until)
-            async with aclosing(self._bursts(dataset, reader, frame_range, out)) as bursts:
-                async for burst in bursts:
-                    await self._send(burst, reader, out)
-            check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
-            context.set_trailing_metadata(tuple(frame_range.trailers(dataset.partition(index))))
-            frame_range.ended(dataset, reader)
+            await self._send_partitions(dataset, ticket, reader, out)
         del room
 
     def _parsed(self, ticket_message: bytes) -> tuple[Ticket, Reservation | None]:
@@ -156,31 +148,30 @@ class GrpcGet:
         burst_bytes = min(MOST_BYTES, self._reads.budget.max_message_bytes // 4)
         return self._reads.read(dataset, reader, frame_range, burst_bytes=burst_bytes, gathering=GATHERING)
 
-    async def _serve_several(self, dataset: Dataset, ticket: Ticket, reader: Reader, out: _Out) -> None:
-        assert ticket.partitions is not None
+    async def _send_partitions(self, dataset: Dataset, ticket: Ticket, reader: Reader, out: _Out) -> None:
         assert dataset.schema is not None
-        ends = None if ticket.partitions == ALL else PartitionEnds(dataset, dataset.schema)
-        indices, first = dataset.listed(ticket.partitions), ticket.from_
-        rows = frames = 0
+        listed = ticket.partitions
+        indices = [reader.partition] if listed is None else dataset.listed(listed)
+        ends = None if listed in (None, ALL) else PartitionEnds(dataset, dataset.schema)
+        trailers = Trailers(of_one=listed is None)
         present = Slice()  # of all partitions: many may have a few small frames
         for index in indices:
             each = replace(reader, partition=index)
             if not dataset.lacks_frames(index):
-                frame_range = FrameRange(first if index == indices[0] else 0)
+                frame_range = FrameRange(ticket.from_ if index == indices[0] else 0, ticket.until)
                 async with aclosing(self._bursts(dataset, each, frame_range, out)) as bursts:
                     async for burst in bursts:
                         await self._send(burst, each, out)
                         await present.end()
-                totals = dataset.partition(index).totals
-                rows, frames = rows + totals.rows, frames + totals.frames
+                trailers.add(frame_range, dataset.partition(index))
             for message in [] if ends is None else await ends.of(index):
                 await self._send_made(message, each, out)
             await present.end()
-        check_names_start(dataset, ticket.start)  # as above
-        out.context.set_trailing_metadata(((ROWS_TRAILER, str(rows)), (FRAMES_TRAILER, str(frames))))
+        check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
+        out.context.set_trailing_metadata(tuple(trailers.fields.items()))
         async for index in in_slices(indices):
             if not dataset.lacks_frames(index):
-                frame_range = FrameRange(first if index == indices[0] else 0)
+                frame_range = FrameRange(ticket.from_ if index == indices[0] else 0, ticket.until)
                 frame_range.ended(dataset, replace(reader, partition=index))
 
     async def _send_made(

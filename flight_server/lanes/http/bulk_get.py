@@ -35,23 +35,25 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, Partition, PartitionState, check_names_start
+from flight_server.datasets import Dataset, PartitionState, check_names_start
 from flight_server.kinds import VersionRead
 from flight_server.memory import Pace
 from flight_server.protocol import (
+    ALL,
     CHECKSUMS,
     CHECKSUMS_HEADER,
     FRAMES_TRAILER,
     PARTITION_HEADER,
     ROWS_TRAILER,
     InvalidRequest,
+    Ticket,
     ipc_framing,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange, PartitionEnds, Reads, head_of_read
+from flight_server.transfer import FrameRange, PartitionEnds, Reads, Trailers, head_of_read
 
 from .chunks import FramedMessage, Part, chunk, chunks_of
 from .outlet import Outlet, messages_of
@@ -132,64 +134,51 @@ class ArrowStream(web.StreamResponse):
 
 @dataclass(frozen=True)
 class BulkRead:
-    """One request to read.
-
-    Args:
-        partition: None for ``partitions``, or all of the dataset's if these are None, one after the other.
-        start: the first frame, of the first partition; 0 for a whole dataset.
-        until: the frame after the last one; None for all that there are, and for several partitions.
-        reader: the reader's own name, see ``places``.
-        portion: the start of the server whose frames they are.
-    """
+    """One request to read: one partition, several, or all of the dataset's, one after the other."""
 
     reads: Reads
     dataset: Dataset
-    partition: int | None
-    start: int
+    ticket: Ticket
     peer: str
-    reader: str | None = None
-    until: int | None = None
-    partitions: tuple[int, ...] | None = None
-    portion: str | None = None
 
     @property
-    def _first_index(self) -> int:
-        return (self.partition or 0) if self.partitions is None else self.partitions[0]
+    def _indices(self) -> Sequence[int]:
+        """The partitions of the moment of the call."""
+        if self.ticket.partition is not None:
+            return [self.ticket.partition]
+        return self.dataset.listed(self.ticket.partitions or ALL)
 
     def check(self) -> None:
         """Raise the errors that :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
-        if self.partition is None and self.dataset.failure is not None:
+        if self.ticket.partition is None and self.dataset.failure is not None:
             for partition in self.dataset.partitions():
                 partition.check()
-        first = self.dataset.partition(self._first_index)
+        first = self.dataset.partition(self._indices[0])
         first.check()
-        first.subscribe(self.start).close()
+        first.subscribe(self.ticket.from_).close()
         if first.state is PartitionState.SEALED:
             self._range().check(first)
 
     async def headers(self) -> dict[str, str]:
-        """The headers before the first byte; with totals only if whole partitions were asked for and are sealed. Those
-        are the partitions of the moment of the call.
-        """
-        of = self.dataset.name + ("" if self.partition is None else f"/{self.partition}")
-        partitions: Iterable[Partition]
-        if self.partitions is not None:
-            known = (each for each in self.partitions if not self.dataset.lacks_frames(each))
-            partitions, sealed = (self.dataset.partition(each) for each in known), self.dataset.sealed
-            of += f"/{','.join(map(str, self.partitions))}"
-        elif self.partition is None:
-            partitions, sealed = self.dataset.partitions(), self.dataset.sealed
-        else:
-            partitions, sealed = [self.dataset.partition(self.partition)], True
-        totals = _Trailers(self.partition)
-        async for partition in in_slices(partitions):
+        """The headers before the first byte; with totals only if whole partitions were asked for and are sealed."""
+        ticket, dataset = self.ticket, self.dataset
+        names = [ticket.partition] if ticket.partition is not None else ticket.partitions or ()
+        of = f"{dataset.name}/{','.join(map(str, names))}" if names else dataset.name
+        totals, sealed = (
+            Trailers(of_one=ticket.partition is not None),
+            ticket.partition is not None or dataset.sealed,
+        )
+        async for index in in_slices(self._indices):
+            if dataset.lacks_frames(index):
+                continue
+            partition = dataset.partition(index)
             sealed = sealed and partition.state is PartitionState.SEALED
             if not sealed:
                 break
             totals.add(self._range(), partition)
-        whole = sealed and self.until is None and not (self.partitions and self.start)
+        whole = sealed and ticket.until is None and not (ticket.partitions and ticket.from_)
         return {
-            **dict(head_of_read(self.dataset)),
+            **dict(head_of_read(dataset)),
             SEALED_HEADER: "true" if sealed else "false",
             PARTITION_HEADER: of,
             **dict(self._range().place()),
@@ -205,8 +194,8 @@ class BulkRead:
             FlightShuffleError: before the first byte it becomes a status; after it the connection is cut.
             ConnectionError: the client has left.
         """
-        reads, dataset, peer = self.reads, self.dataset, self.peer
-        first_index = self._first_index
+        reads, dataset, ticket, peer = self.reads, self.dataset, self.ticket, self.peer
+        first_index = self._indices[0]
         dataset.attached.want(dataset, first_index)
         await reads.loading.load(dataset, dataset.partition(first_index))
         self.check()
@@ -214,21 +203,18 @@ class BulkRead:
         call.reads(pace, dataset)
         reader = Reader(dataset.name, first_index, peer, pace)
         schema = await reads.schema_of(dataset, reader)
-        # In one step with the headers' totals: an append adds partitions.
-        partitions: Sequence[int] = self.partitions or (
-            range(dataset.partition_count) if self.partition is None else [self.partition]
-        )
-        ends = None if self.partitions is None else PartitionEnds(dataset, schema)
-        trailers = _Trailers(self.partition)
+        indices = self._indices  # in one step with the headers' totals: an append adds partitions
+        ends = None if ticket.partitions is None else PartitionEnds(dataset, schema)
+        trailers = Trailers(of_one=ticket.partition is not None)
         trailers.add(self._range(), dataset.partition(first_index))
         stream, checked = await _begun(request, await self.headers(), trailers.fields)
         trailers.clear()
         try:
             await reads.delivery.deliver(stream.write, _schema_chunks(schema.header, checked=checked), reader)
             present = Slice()  # of all partitions: many may have a few small frames
-            for index in partitions:
-                reader = Reader(dataset.name, index, peer, pace, self.reader)
-                if ends is None or not dataset.lacks_frames(index):
+            for index in indices:
+                reader = Reader(dataset.name, index, peer, pace, ticket.reader)
+                if not dataset.lacks_frames(index):
                     frame_range = self._range(index)
                     await self._send_partition(stream, reader, frame_range, present, checked=checked)
                     await present.end()
@@ -238,12 +224,11 @@ class BulkRead:
                     end = [FramedMessage(each.parts, each.crc32c) for each in await ends.of(index)]
                     await reads.delivery.deliver(stream.write, chunks_of(end, checked=checked), reader)
                     await present.end()
-            check_names_start(dataset, self.portion)  # it may have been sealed meanwhile
+            check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
             await reads.delivery.deliver(stream.finish, trailers.fields, reader)
-            async for index in in_slices(partitions):
-                if ends is not None and dataset.lacks_frames(index):
-                    continue
-                self._range(index).ended(dataset, Reader(dataset.name, index, peer, name=self.reader))
+            async for index in in_slices(indices):
+                if not dataset.lacks_frames(index):
+                    self._range(index).ended(dataset, Reader(dataset.name, index, peer, name=ticket.reader))
         finally:
             stream.cut_unless_whole()
         return stream
@@ -276,7 +261,8 @@ class BulkRead:
 
     def _range(self, index: int | None = None) -> FrameRange:
         """Of the partition of that number; None for the first one."""
-        return FrameRange(self.start if index in (None, self._first_index) else 0, self.until)
+        first = index in (None, self._indices[0])
+        return FrameRange(self.ticket.from_ if first else 0, self.ticket.until)
 
 
 @dataclass(frozen=True)
@@ -349,24 +335,3 @@ async def _begun(
 def _schema_chunks(header: bytes, *, checked: bool) -> list[Part]:
     message = FramedMessage(wire.FlightData(header=memoryview(header)), message_crc32c(header))
     return chunks_of([message], checked=checked)
-
-
-class _Trailers:
-    """The totals of a read: those of one partition, or the sums over a whole dataset."""
-
-    def __init__(self, partition: int | None) -> None:
-        self._whole = partition is None
-        self.clear()
-
-    def clear(self) -> None:
-        self._sums = dict.fromkeys((ROWS_TRAILER, FRAMES_TRAILER), 0)
-        self._of_one: dict[str, str] = {}
-
-    def add(self, read: FrameRange, partition: Partition) -> None:
-        self._of_one = dict(read.trailers(partition))
-        for name in self._sums:
-            self._sums[name] += int(self._of_one[name])
-
-    @property
-    def fields(self) -> dict[str, str]:
-        return {name: str(total) for name, total in self._sums.items()} if self._whole else self._of_one

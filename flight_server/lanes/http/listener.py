@@ -73,10 +73,9 @@ from flight_server.protocol import (
     FlightShuffleError,
     InvalidRequest,
     NotFound,
+    Ticket,
     Unauthenticated,
-    check_attempt,
     check_dataset_name,
-    check_range,
     parse_partition,
 )
 from flight_server.reporting import (
@@ -100,7 +99,6 @@ from .json_answers import json_answer, peer_of, send_report, small_body
 from .listening import bind
 from .logins import LOGIN_PATH, LOGOUT_PATH, Logins
 from .outlet import FIRST_UNSENT_BYTES, UNSENT_BYTES
-from .read_queries import frame_number, listed_partitions, query_of, versions_of
 
 if TYPE_CHECKING:
     from flight_server.reporting.metrics import Metrics
@@ -118,6 +116,8 @@ _HEALTH = frozenset({"/healthz", "/readyz"})
 _ELSEWHERE = Operation("a path that is none", None, Resource.NOTHING)
 _DATASETS = "/v1/datasets/"
 _RESOURCE = re.compile(r"(?P<dataset>.+?)(/partitions/(?P<partition>[^/]*))?")
+_NUMBERS = ("from", "until", "as_of", "after")
+_TEXTS = ("generation", "reader", "follow", "partitions", "start")
 
 
 # Newer versions of aiohttp warn of keys that are plain texts, and older ones have no others.
@@ -309,42 +309,19 @@ class HttpServer:
         name = check_dataset_name(unquote(matched["dataset"]))
         call: ServedCall = request[_CALL]
         call.dataset = name
-        index: int | None = None
-        peer = caller.peer
-        query = query_of(
-            request,
-            "generation",
-            "from",
-            "until",
-            "reader",
-            "as_of",
-            "after",
-            "follow",
-            "partitions",
-            "start",
-        )
-        versions = versions_of(query)
+        ticket = _ticket(request, name, matched["partition"])
+        call.partition = ticket.partition
+        dataset = caller.portion_of(name, ticket.generation, ticket.start)
+        if ticket.partitions is not None:
+            dataset.listed(ticket.partitions)
+        elif ticket.partition is not None:
+            dataset.partition(ticket.partition)
+        read = self._puts.kinds[dataset.kind].read(dataset, ticket.versions, ticket.until)
         bulk_read: BulkRead | BulkVersionRead
-        generation, portion = query.get("generation"), query.get("start")
-        start = frame_number(query, "from") or 0
-        if matched["partition"] is not None:
-            index = parse_partition(matched["partition"])
-            call.partition = index
-        dataset = caller.portion_of(name, generation, portion)
-        listed = listed_partitions(query, dataset, index)
-        if index is not None:
-            dataset.partition(index)
-        until = frame_number(query, "until")
-        read = self._puts.kinds[dataset.kind].read(dataset, versions, until)
         if read is not None:
-            bulk_read = BulkVersionRead(self._reads, dataset, read, peer)
+            bulk_read = BulkVersionRead(self._reads, dataset, read, caller.peer)
         else:
-            of_one = {"until", "reader"} if listed is not None else {"from", "until", "reader"}
-            if index is None and not query.keys().isdisjoint(of_one):
-                raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
-            check_range(start, until)
-            reader = check_attempt(query["reader"], "reader") if "reader" in query else None
-            bulk_read = BulkRead(self._reads, dataset, index, start, peer, reader, until, listed, portion)
+            bulk_read = BulkRead(self._reads, dataset, ticket, caller.peer)
         dataset.touch()
         if request.method == "HEAD":
             bulk_read.check()
@@ -365,7 +342,7 @@ class HttpServer:
         return json_answer(await self._puts.kinds.actions[HOLD](body, caller))
 
     async def _list(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        query = query_of(request, "prefix", "first", "limit")
+        query = _query(request, "prefix", "first", "limit")
         prefix = query.pop("prefix", "")
         page = Page.of_query(query, "datasets")
         return await send_report(
@@ -373,18 +350,18 @@ class HttpServer:
         )
 
     async def _statistics(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        query = query_of(request, "dataset", "first", "limit", "contains", "order")
+        query = _query(request, "dataset", "first", "limit", "contains", "order")
         page = ListedPage.of_query(query, "statistics")
         return await send_report(
             self._puts.answer_room, request, statistics_answer(self._observed, page, caller)
         )
 
     async def _why(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        page = Page.of_query(query_of(request, "dataset", "first", "limit"), "why")
+        page = Page.of_query(_query(request, "dataset", "first", "limit"), "why")
         return await send_report(self._puts.answer_room, request, why_answer(self._observed, page, caller))
 
     async def _rows(self, request: web.Request, caller: Caller) -> web.StreamResponse:
-        query = query_of(request, "dataset", "generation")
+        query = _query(request, "dataset", "generation")
         name = check_dataset_name(query.get("dataset", ""))
         request[_CALL].dataset = name
         dataset = caller.find(name, query.get("generation"))
@@ -392,7 +369,7 @@ class HttpServer:
         return await send_report(self._puts.answer_room, request, answer)
 
     async def _history(self, request: web.Request, _: Caller) -> web.StreamResponse:
-        query_of(request)
+        _query(request)
         return json_answer(self._observed.history.listed())
 
     async def _scrape(self, *_: object) -> web.StreamResponse:
@@ -405,6 +382,39 @@ class HttpServer:
     async def _ready(self, *_: object) -> web.StreamResponse:
         draining = self._catalogue.draining
         return json_answer({"ready": not draining, "draining": draining}, status=503 if draining else 200)
+
+
+def _query(request: web.Request, *known: str) -> dict[str, str]:
+    """The query's values. Raises InvalidRequest: an unknown key, or one that comes twice."""
+    query = dict(request.query)
+    unknown = ", ".join(repr(key) for key in sorted(query.keys() - set(known)))
+    if unknown:
+        raise InvalidRequest(f"the query has an unknown key {unknown}; known are {', '.join(known)}")
+    if len(request.query) != len(query):
+        raise InvalidRequest("a key comes twice in the query")
+    return query
+
+
+def _ticket(request: web.Request, dataset: str, partition: str | None) -> Ticket:
+    """The ticket that a path with its query is; without a partition it is for all of them. Raises InvalidRequest."""
+    query = _query(request, *_NUMBERS, *_TEXTS)
+    body: dict[str, Any] = {**query, "dataset": dataset}
+    for key, text in query.items():
+        if key in _NUMBERS:
+            if not (text.isascii() and text.isdecimal() and len(text) <= 15):
+                raise InvalidRequest(f"{key!r} is a number in ASCII decimal, not {text[:40]!r}")
+            body[key] = int(text)
+    if "follow" in query:
+        if query["follow"] not in ("true", "false"):
+            raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
+        body["follow"] = query["follow"] == "true"
+    if "partitions" in query:
+        body["partitions"] = [parse_partition(text) for text in query["partitions"].split(",")]
+    elif partition is None and not query.keys().isdisjoint({"from", "until", "reader"}):
+        raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
+    if partition is not None:
+        body["partition"] = parse_partition(partition)
+    return Ticket.of(body, "the query")
 
 
 def _metrics() -> type[Metrics]:

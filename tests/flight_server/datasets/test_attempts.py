@@ -8,19 +8,15 @@ from hypothesis import strategies as st
 from flight_server.concurrency import at_once
 from flight_server.datasets.attempts import Attempt, Attempts
 from flight_server.datasets.partition import Partition, Totals
-from flight_server.frames.message import Frame, Payload
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol import Commit
-
-
-def frame(rows: int, pool: MemoryPool) -> Frame:
-    return Frame(rows=rows, size_bytes=4, crc32c=0, payload=Payload(b"abcd", pool.reserve(4)))
+from tests.support.frames import frame
 
 
 def written(attempts: Attempts, producer: int, name: str, rows: list[int], pool: MemoryPool) -> None:
     attempt = attempts.begin(producer, name)
     for index, count in enumerate(rows):
-        attempt.publish(index, frame(count, pool))
+        attempt.publish(index, frame(4, rows=count, pool=pool))
     attempt.commit(Commit(sum(rows), len(rows)))
     attempts.committed(attempt)
 

@@ -12,14 +12,8 @@ from flight_server.datasets.partition import NEAR_FRAMES, Partition, PartitionSt
 from flight_server.frames.message import Frame, Payload
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import Conflict, DatasetDropped, InvalidRequest, ProducerFailed, Released
-from tests.support.frames import on_disk
+from tests.support.frames import frame, on_disk
 from tests.support.queues import take_one
-
-
-def frame(number: int, pool: MemoryPool | None = None) -> Frame:
-    data = bytes([number % 256]) * 10
-    pool = pool or MemoryPool(None)
-    return Frame(rows=number, size_bytes=10, crc32c=number, payload=Payload(data, pool.reserve(10)))
 
 
 def failed() -> ProducerFailed:
@@ -53,7 +47,7 @@ def test_each_verb_in_each_state_does_what_the_table_says(
     partition = Partition("d", 3)
 
     def do(name: str) -> None:
-        arguments = {"publish": (frame(1),), "fail": (failed(),)}.get(name, ())
+        arguments = {"publish": (frame(10),), "fail": (failed(),)}.get(name, ())
         getattr(partition, name)(*arguments)
 
     for name in before:
@@ -70,7 +64,7 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
     pool = MemoryPool(None)
     partition = Partition("d", 0, retain_readers=2)
     for number in range(3):
-        partition.publish(frame(number, pool))
+        partition.publish(frame(10, rows=number, pool=pool))
     partition.seal()
     partition.passed(0, None, now=0)
     assert pool.used_bytes == 30
@@ -89,7 +83,7 @@ def test_a_frame_goes_when_as_many_readers_as_declared_have_passed_it() -> None:
 
 def test_what_lies_behind_every_reader_leaves_first_and_what_is_near_one_last() -> None:
     partition = Partition("d", 0)
-    frames = [frame(number) for number in range(12)]
+    frames = [frame(10, rows=number) for number in range(12)]
     for each in frames:
         partition.publish(each)
     slow, fast = partition.subscribe(3), partition.subscribe(9)
@@ -107,7 +101,7 @@ def test_what_lies_behind_every_reader_leaves_first_and_what_is_near_one_last() 
 def test_a_reader_whose_frames_retention_has_released_has_no_victims_there(count: int, *, near: bool) -> None:
     partition = Partition("d", 0, retain_readers=1)
     for number in range(count + 5):
-        partition.publish(frame(number))
+        partition.publish(frame(10, rows=number))
     with closing(partition.subscribe()) as slow, closing(partition.subscribe()) as fast:
         take_one(slow)
         for _ in range(count + 1):
@@ -143,7 +137,7 @@ class Life:
             self.random.choice(verbs * 8 + rare)()
 
     def publish(self) -> None:
-        one = frame(len(self.frames))
+        one = frame(10, rows=len(self.frames))
         self.partition.publish(one)
         self.frames.append(one)
 

@@ -110,17 +110,16 @@ def test_each_refusal_says_why_and_what_to_do() -> None:
     assert Transactions("d").replacing(known).find(Transaction("job", 38)) is not None
 
 
-def test_thousands_of_ids_are_remembered_and_forgotten_by_age(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_ids_are_remembered_and_forgotten_by_age(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "HASHES", 2)
+    monkeypatch.setattr(transactions, "IDS", 500)
     known = Transactions("d")
     known.note(("emitter", 1), 1)
     known.keep("emitter")
     for number in range(transactions.IDS - 1):
         known.note((f"job {number}", 7), number + 2)
     clock.now += transactions.DAYS * DAY - 1
-    assert "10000 others were used in the last 30 days" in refusal(known, "new", 0)
+    assert "500 others were used in the last 30 days" in refusal(known, "new", 0)
     known.note(("job 0", 8), 20_000)
     clock.now += 2
     for name in ("new", "newer"):
@@ -136,7 +135,10 @@ def test_thousands_of_ids_are_remembered_and_forgotten_by_age(
     assert "as many were forgotten as can be told from new ones" in refusal(known, "newest", 0)
 
 
-def test_a_restart_at_full_tables_refuses_what_was_refused_before(clock: Clock) -> None:
+def test_a_restart_at_full_tables_refuses_what_was_refused_before(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "IDS", 500)
     known = Transactions("d")
     for number in range(transactions.IDS):
         known.note((f"job {number}", number), 1, clock.now)

@@ -32,7 +32,6 @@ UNUSED_WHEN_IDLE = {
     "duckdb",
     "google.protobuf",
     "grpc_health.v1",
-    "http.client",
     "multiprocessing",
     "opentelemetry",
     "pandas",
@@ -43,7 +42,6 @@ UNUSED_WHEN_IDLE = {
     "pyarrow.fs",
     "pyarrow.parquet",
     "rich",
-    "urllib.request",
     "flight_server.kinds.source.relay",
     "flight_server.reporting.metrics",
     "flight_server.supervisor",
@@ -63,10 +61,6 @@ async def modules():
 print(json.dumps(asyncio.run(modules())))
 import spark_client.jobs
 assert not [name for name in sys.modules if name.startswith("opentelemetry")], "traces are off"
-from aiohttp import helpers
-assert isinstance(helpers.getproxies(), dict) and "urllib.request" in sys.modules
-import urllib.request
-assert urllib.request.urlopen.__name__ == "urlopen"
 import aiohttp
 from aiohttp import web
 assert aiohttp.ClientSession.__name__ == "ClientSession" and aiohttp.web is web and not hasattr(aiohttp, "nothing")

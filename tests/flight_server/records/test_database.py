@@ -28,7 +28,6 @@ from flight_server.records import (
     DiskTrouble,
     OtherFormat,
     sqlite_connections,
-    upkeep,
 )
 from flight_server.records import database as databases
 from flight_server.records.sqlite_connections import connected
@@ -449,7 +448,7 @@ def test_the_log_is_begun_anew_also_after_a_reader_that_took_long(
 def test_the_file_is_cut_when_most_of_its_rows_were_deleted(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_UNUSED_PAGES", 64)
+    monkeypatch.setattr(databases, "_UNUSED_PAGES", 64)
     monkeypatch.setattr(databases, "RETRY_SECONDS", 0.001)
     with closing(Database(base)) as database:
         for row in range(1, 1001):

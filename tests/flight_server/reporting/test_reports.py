@@ -17,7 +17,7 @@ from flight_server.access import OPERATIONS, Principal
 from flight_server.concurrency.slices import AT_ONCE
 from flight_server.datasets import Caller
 from flight_server.frames import SchemaMessage
-from flight_server.kinds.changelog.changelog_kind import CHANGELOGS_AT_ONCE
+from flight_server.kinds.changelog.store import CHANGELOGS_AT_ONCE
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind
 from flight_server.protocol.errors import InvalidRequest

@@ -19,11 +19,11 @@ def test_a_header_is_read_as_it_was_written_before_whatever_follows(tmp_path: Pa
         assert read_header(path) == HEADER
 
 
-def test_what_is_no_header_is_none(tmp_path: Path) -> None:
-    path, data = tmp_path / "file", HEADER.encode()
+def test_what_is_no_header_is_none(base: Path) -> None:
+    path, data = base / "file", HEADER.encode()
     assert read_header(path) is None
-    os.mkfifo(tmp_path / "fifo")
-    assert read_header(tmp_path / "fifo") is None
+    os.mkfifo(base / "fifo")
+    assert read_header(base / "fifo") is None
     for end in range(len(data)):
         path.write_bytes(data[:end])
         assert read_header(path) is None

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from flight_server.frames.message import Frame, Payload
+from flight_server.frames.message import Frame
 from flight_server.protocol import CreateRequest
-from flight_server.protocol.checksums import crc32c
 from flight_server.storage.segments import SegmentSlice
 from flight_server.tiering.spiller import HIGH_WATER, Spiller
 from tests.support.catalogues import new_catalogue
+from tests.support.frames import frame
 
 LIMIT_BYTES = 16 << 20
 FRAME_BYTES = 1 << 20
@@ -42,9 +42,7 @@ class Rig:
     def publish(self, count: int) -> list[Frame]:
         frames = []
         for number in range(count):
-            message = bytes([number]) * FRAME_BYTES
-            payload = Payload(message, self.budget.frames.reserve(len(message)))
-            frames.append(Frame(rows=1, size_bytes=len(message), crc32c=crc32c(message), payload=payload))
+            frames.append(frame(bytes([number]) * FRAME_BYTES, pool=self.budget.frames))
             self.partition.publish(frames[-1])
         self.spiller.poke()
         return frames
@@ -73,12 +71,12 @@ async def test_frames_leave_ram_above_the_high_water_mark_and_oldest_first(tmp_p
     async with rig(tmp_path) as each:
         frames = each.publish(10)
         await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
-        resident = [frame.resident for frame in frames]
+        resident = [one.resident for one in frames]
         assert resident == sorted(resident)
-        assert [frame.read_back()[0] for frame in frames if not frame.resident] == [
-            number for number, frame in enumerate(frames) if not frame.resident
+        assert [one.read_back()[0] for one in frames if not one.resident] == [
+            number for number, one in enumerate(frames) if not one.resident
         ]
-        assert each.spiller.spilled_bytes == sum(frame.size_bytes for frame in frames if not frame.resident)
+        assert each.spiller.spilled_bytes == sum(one.size_bytes for one in frames if not one.resident)
         del frames
 
 
@@ -96,16 +94,16 @@ async def test_what_is_on_disk_already_leaves_ram_without_a_write(
         dataset = each.catalogue.find("d")
         assert dataset.writer is not None
         frames = each.publish(7)
-        for frame in frames:
-            assert frame.payload is not None
-            frame.place(*dataset.writer.append([frame.payload.data]))
+        for one in frames:
+            assert one.payload is not None
+            one.place(*dataset.writer.append([one.payload.data]))
         monkeypatch.setattr(os, "pwritev", None)
         more = each.budget.frames.reserve(3 * FRAME_BYTES)
         each.spiller.poke()
         await each.until(lambda: each.budget.frames.used_bytes <= each.high_water_bytes)
         assert each.spiller.spilled_bytes == 0
         assert isinstance(frames[0].slice, SegmentSlice)
-        del more, frame, frames, dataset
+        del more, one, frames, dataset
 
 
 async def test_trouble_is_told_and_ends_with_the_first_write_that_succeeds(
@@ -119,7 +117,7 @@ async def test_trouble_is_told_and_ends_with_the_first_write_that_succeeds(
         frames = each.publish(10)
         await each.until(lambda: each.spiller.trouble)
         assert "broken" in str(each.spiller.trouble)
-        assert all(frame.resident for frame in frames)
+        assert all(one.resident for one in frames)
         monkeypatch.undo()
         granted: list[object] = []
         request = each.budget.frames.request(FRAME_BYTES, granted.append)

@@ -21,6 +21,7 @@ from flight_server.protocol.errors import (
     BadFrame,
     Conflict,
     DatasetDropped,
+    Draining,
     FlightShuffleError,
     InvalidRequest,
     ProducerFailed,
@@ -234,6 +235,14 @@ async def test_a_put_to_another_partition_than_the_failed_one_has_leaves_it_alon
     with pytest.raises(FlightShuffleError, match="partitions 0 to 0, not 1"):
         await receive(node, put_messages(path("d", "1"), [BATCH]))
     assert node.catalogue.find("d") is before
+
+
+async def test_a_put_whose_first_message_comes_after_the_drain_has_begun_is_refused(node: Node) -> None:
+    node.catalogue.create(CreateRequest("s", Kind.SHUFFLE, partitions=2), None)
+    node.catalogue.draining = True
+    for messages in (STREAM, ATTEMPT, OVERWRITE):
+        with pytest.raises(Draining):
+            await receive(node, messages)
 
 
 async def test_a_commit_of_a_stream_must_agree_and_comes_once(node: Node) -> None:

@@ -24,8 +24,7 @@ from structlog.testing import capture_logs
 
 from flight_server.concurrency import Background, Waits
 from flight_server.datasets import Catalogue, Dataset
-from flight_server.kinds.changelog import Store
-from flight_server.kinds.changelog.restoring import recover_changelogs
+from flight_server.kinds.changelog import ChangelogKind
 from flight_server.kinds.changelog.runs import Damaged
 from flight_server.kinds.seals import seal
 from flight_server.memory import Budget
@@ -166,7 +165,7 @@ def _start_and_read(directory: Path) -> None:
             closing(loop.run_until_complete(_store(catalogue))) as store,
         ):
             recover(catalogue)
-            recover_changelogs(store)
+            store.recover()
             delete_garbage(catalogue)
             for dataset in list(catalogue):
                 with suppress(FlightShuffleError, Damaged):
@@ -184,8 +183,8 @@ async def _read(dataset: Dataset, loading: Loading) -> None:
             frame.read_back()
 
 
-async def _store(catalogue: Catalogue) -> Store:
-    return Store(
+async def _store(catalogue: Catalogue) -> ChangelogKind:
+    return ChangelogKind(
         catalogue,
         Background(lambda *_, **__: None),
         Waits(),

@@ -2,7 +2,7 @@
 
 A closing row has all values of ``closed_by``; a null is none of them. A key is open while no closing row has a count
 above zero: all its rows are shown. A closed key shows the k greatest of its other rows, and never a closing row.
-The order of arrival does not matter: a greater bid that comes after the closing row wins.
+A greater bid that comes after the closing row wins.
 
 Needed are, of the closing rows, the greatest one: it alone shows that the key is closed, also to late rows. That is
 ``top_k`` with k = 1 over the closing rows, and its proof in ``ranked`` holds: a version is closed exactly if the
@@ -41,19 +41,15 @@ class UntilClosed(Rule):
         winners = greatest(groups, np.where(closing, 0, groups.counts), self._k)
         return Kept(groups.rows, np.where(closed, winners, np.maximum(groups.counts, 0)))
 
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64], spare: int = 0) -> Kept:
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
         closing = self._closing(groups.rows)
         stays_closed = sums(groups, closing & (groups.counts + later_retractions > 0)) > 0
         counts = groups.counts
         closings = needed_of_greatest(groups, np.where(closing, counts, 0), later_retractions, 1)
         others = np.where(closing, 0, counts)
-        winners = needed_of_greatest(groups, others, later_retractions, self._k + spare)
+        winners = needed_of_greatest(groups, others, later_retractions, self._k)
         left = np.where(of_rows(groups, stays_closed), winners, counts)
         return Kept(groups.rows, np.where(closing, closings, left))
-
-    def spares(self, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        del diffs
-        return ~self._closing(rows)
 
     def ends_keys(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         return self._closing(rows)

@@ -19,7 +19,9 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
     """
     # Imported for the first changelog, not by its first put, which would stop the event loop for 0.1 s: Arrow's compute
     # kernels would cost a server without changelogs the same.
+    from .closing import UntilClosed  # noqa: PLC0415  # as said above
     from .declared import check_columns  # noqa: PLC0415  # as said above
+    from .pairs import Pairs  # noqa: PLC0415  # as said above
 
     if spec is None:
         return Rule()
@@ -28,10 +30,6 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
         case RuleName.LATEST | RuleName.TOP_K:
             return Greatest(spec.k)
         case RuleName.UNTIL_CLOSED:
-            from .closing import UntilClosed  # noqa: PLC0415  # as said above
-
             return UntilClosed(spec, schema)
         case RuleName.PAIR:
-            from .pairs import Pairs  # noqa: PLC0415  # as said above
-
             return Pairs(spec, schema)

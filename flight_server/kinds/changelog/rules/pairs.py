@@ -65,10 +65,10 @@ class Pairs(Rule):
             self.emitted_schema = self._pairs(pa.RecordBatch.from_pylist([], schema), none, none).schema
 
     def kept(self, groups: Groups) -> Kept:
-        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64), 0))
+        return Kept(groups.rows, self._alone(groups, np.zeros(len(groups.counts), np.int64)))
 
-    def needed(self, groups: Groups, later_retractions: Counts, spare: int = 0) -> Kept:
-        alone = self._alone(groups, later_retractions, spare)
+    def needed(self, groups: Groups, later_retractions: Counts) -> Kept:
+        alone = self._alone(groups, later_retractions)
         return Kept(groups.rows, np.where(groups.counts < 0, groups.counts, alone))
 
     def paired(self, groups: Groups) -> Kept:
@@ -84,11 +84,7 @@ class Pairs(Rule):
         seconds = other[np.searchsorted(other_at, begins, side="right") - 1]
         return Kept(self._pairs(groups.rows, firsts, seconds), counts.astype(np.int64))
 
-    def spares(self, rows: pa.RecordBatch, diffs: Counts) -> NDArray[np.bool_]:
-        del rows
-        return (diffs > 0) & (self.emitted_schema is None)
-
-    def _alone(self, groups: Groups, later: Counts, spare: int) -> Counts:
+    def _alone(self, groups: Groups, later: Counts) -> Counts:
         """How many copies of each row remain without the pairs that no ``later`` update needs."""
         present = np.maximum(groups.counts, 0)
         kinds = self._kinds(groups.rows)
@@ -99,7 +95,7 @@ class Pairs(Rule):
             partners = of_rows(groups, sums(groups, np.maximum(other + later, 0)))
             below = sums_upto(groups, each) - each
             changes = moved if self.emitted_schema is not None else later
-            free.append(np.where(changes == 0, np.clip(partners - below - moved - spare, 0, each), 0))
+            free.append(np.where(changes == 0, np.clip(partners - below - moved, 0, each), 0))
         pairs = of_rows(groups, np.minimum(*(sums(groups, each) for each in free)))
         for each in free:
             below = sums_upto(groups, each) - each

@@ -1,8 +1,6 @@
-"""Groups: the rows of whole keys at one version, as the keep rules take them; and the k greatest of each key: kernels
-over counts.
+"""Groups: the rows of whole keys at one version, as the keep rules take them; and the k greatest of each key.
 
-A row with count 5 is there five times and takes five of the k places. Counts below zero take none. The rows ascend
-within a key (see :class:`Groups`), so no column is looked at.
+A row with count 5 is there five times and takes five of the k places. Counts below zero take none.
 
 Why :func:`needed_of_greatest` is enough. Let c be a row's count, r its later retractions, m = max(c + r, 0). At every
 later version that can be asked for the row is there at least m times, because only its diffs below zero make it less.
@@ -18,10 +16,6 @@ make A smaller.
   A >= k: the rows above may be retracted later.
 
 Removing rows changes no min(A, k), so doing it twice changes nothing more.
-
-Keys in pieces
-    A rule learns about other rows of a key only by sums over the key and over its rows up to one. So a key that is too
-    large to be held is shown to it in pieces, and :class:`KeyTotals` adds up what it asks for.
 """
 
 from __future__ import annotations
@@ -38,14 +32,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Groups:
-    """Distinct rows; those of one key are neighbours.
+    """Distinct rows; those of one key are neighbours, and ascend by ``order_by`` and then by all columns.
 
     Args:
-        rows: the declared columns. Within a key they ascend by ``order_by``, the greatest is the last; rows that tie
-            are ordered by all columns. Without ``order_by`` they are ordered by all columns.
-        starts: int64, the index of each key's first row, ascending from 0; as many as there are keys.
-        counts: int64, one for each row: the sum of its diffs. Below zero if its retractions came before its
-            assertions; such a row is not in the collection yet. Zeros are allowed.
+        starts: the index of each key's first row, ascending from 0.
+        counts: of each row the sum of its diffs. Below zero if its retractions came before its assertions; such a row
+            is not in the collection yet. Zeros are allowed.
         totals: knows other pieces of the first and the last key; None if all rows of the keys are here.
     """
 
@@ -63,10 +55,11 @@ class Groups:
 
 
 class KeyTotals:
-    """Sums over keys that come in pieces, one behind the other, several times: in rounds.
+    """Sums over a key that is too large to be held: it comes in pieces, one behind the other, several times: in rounds.
 
-    A rule asks the same of each piece, one sum after the other. What it asks of the second round may depend on totals
-    of the first one, and so on; after ``Rule.rounds`` of them all totals are right.
+    A rule learns about other rows of a key only by sums over the key and over its rows up to one. It asks the same of
+    each piece, one sum after the other. What it asks of the second round may depend on totals of the first one, and so
+    on; after ``Rule.rounds`` of them all totals are right.
     """
 
     def __init__(self) -> None:
@@ -98,12 +91,7 @@ class KeyTotals:
 
 @dataclass(frozen=True)
 class Kept:
-    """A collection: rows and how often each is there.
-
-    Args:
-        rows: the declared columns; those of the groups, of which a rule picks.
-        counts: int64, one for each row; zero for a row that is not there.
-    """
+    """A collection: rows and how often each is there; zero for a row that is not there."""
 
     rows: pa.RecordBatch
     counts: NDArray[np.int64]
@@ -128,13 +116,8 @@ def of_rows(groups: Groups, of_keys: NDArray[Number]) -> NDArray[Number]:
     return of_keys.repeat(groups.ends - groups.starts)
 
 
-def greatest(groups: Groups, counts: Counts, k: int | Counts) -> Counts:
-    """How many copies of each row are among the k greatest of its key.
-
-    Args:
-        counts: one for each row; below zero counts as none.
-        k: one number, or one for each row (the same within a key).
-    """
+def greatest(groups: Groups, counts: Counts, k: int) -> Counts:
+    """How many copies of each row are among the k greatest of its key; counts below zero are none."""
     # A copy behind the k-th changes nothing; without the limit the sum of many large counts could overflow.
     # Not ``np.clip``, which takes several times as long for few rows.
     present = np.maximum(np.minimum(counts, k), 0)

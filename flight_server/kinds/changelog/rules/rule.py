@@ -29,7 +29,7 @@ class Rule:
     any_update_counts = False
     """Whether later updates above zero, too, may make a row needed."""
     rounds = 0
-    """So often all pieces of a key are shown to the rule until it knows them; see :class:`KeyTotals`."""
+    """See :class:`KeyTotals`."""
     may_end_keys = False
     """Whether it has :meth:`ends_keys`."""
     greatest_rows: int | None = None
@@ -47,26 +47,18 @@ class Rule:
         """The rows of these keys that readers see: no count is below zero."""
         return Kept(groups.rows, np.maximum(groups.counts, 0))
 
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64], spare: int = 0) -> Kept:
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
         """The rows of these keys that compaction leaves. Counts may be below zero: retractions that wait for
         assertions.
 
         Args:
             groups: counts are sums over all versions up to the one that compaction goes to (``since``). Rows that only
                 later updates have are there with count 0.
-            later_retractions: int64, for each row the sum of its diffs below zero at versions after that, and in
-                updates that are not summed. If ``any_update_counts``, less the sum of those above zero, so below zero
-                for each row that they change.
-            spare: as many copies of each key may be changed beside that, by updates that this :meth:`spares`, as if
-                they came after compaction.
+            later_retractions: for each row the sum of its diffs below zero at later versions. If ``any_update_counts``,
+                less the sum of those above zero, so below zero for each row that they change.
         """
-        del later_retractions, spare
+        del later_retractions
         return Kept(groups.rows, groups.counts)
-
-    def spares(self, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which later updates may come beside those that :meth:`needed` knows, if their copies are ``spare`` in all."""
-        del rows
-        return np.ones(len(diffs), np.bool_)
 
     def ends_keys(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Which of these rows may make any number of rows of their key superfluous when they are put; of a rule with
@@ -90,7 +82,5 @@ class Greatest(Rule):
     def kept(self, groups: Groups) -> Kept:
         return Kept(groups.rows, greatest(groups, groups.counts, self._k))
 
-    def needed(self, groups: Groups, later_retractions: NDArray[np.int64], spare: int = 0) -> Kept:
-        return Kept(
-            groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k + spare)
-        )
+    def needed(self, groups: Groups, later_retractions: NDArray[np.int64]) -> Kept:
+        return Kept(groups.rows, needed_of_greatest(groups, groups.counts, later_retractions, self._k))

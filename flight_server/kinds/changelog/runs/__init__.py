@@ -3,8 +3,7 @@
 A run knows rows, versions and diffs, and no keep rule.
 """
 
-from .blocks import of_block, to_block
 from .layout import Layout, is_encoded
-from .run import MAX_HASH, Counts, Damaged, MemoryRun, Question
-from .run_files import Run, RunFile, RunFolder, RunWriter
+from .run import MAX_HASH, Block, Counts, Damaged, MemoryRun, Question, Run, of_block, to_block
+from .run_files import RunFile, RunFolder, RunWriter
 from .updates import DELETE, Updates, rows_at

@@ -1,20 +1,22 @@
-"""MemoryRun: sorted updates of a span of versions, in memory; never changed.
-
-``RunFile`` (``run_files``) has the same attributes and methods. All of them may block, and may be called from any
-thread.
+"""Run: sorted updates of a span of versions, in blocks that follow each other; never changed. A run in memory is one
+block; those of a ``RunFile`` (``run_files``) are read from disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import Hashes, unique
+from flight_server.keys import Hashes, array_over, unique
 from flight_server.memory import Reservation
 
+from .layout import Layout
 from .updates import DELETE, Numbers, Updates
 
 MAX_HASH = (1 << 64) - 1
@@ -90,7 +92,194 @@ class Counts:
         into += below[starts + rows] - below[starts]
 
 
-class MemoryRun:
+def to_block(updates: Updates) -> pa.Buffer:
+    """The encapsulated message of these updates."""
+    extra = map(array_over, (updates.hashes, updates.versions, updates.diffs))
+    batch = pa.RecordBatch.from_arrays([*updates.rows.columns, *extra], schema=updates.layout.block_schema)
+    return batch.serialize()
+
+
+def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
+    """The updates of a message, which they refer to. Raises Damaged if it is none."""
+    try:
+        batch = pa.ipc.read_record_batch(pa.py_buffer(data), layout.block_schema)
+        rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)  # checks the columns
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
+    hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
+    if version is not None:
+        versions = np.broadcast_to(np.int64(version), len(diffs))
+    return Updates(layout, rows, hashes, versions, diffs)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block, as the footer of a file names it: where it is, what it has, and its checksum. ``low``, ``high``: its
+    least and its greatest hash.
+    """
+
+    offset: int
+    size_bytes: int
+    rows: int
+    low: int
+    high: int
+    first_version: int
+    last_version: int
+    crc32c: int
+
+
+class Run:
+    """Its methods may block, and may be called from any thread. Numbers of bytes are about right.
+
+    Args:
+        retractions, tombstones: how many diffs are below zero, and how many of these are ``DELETE``.
+    """
+
+    first_version: int
+    last_version: int
+
+    def __init__(
+        self, layout: Layout, blocks: list[Block], size_bytes: int, retractions: int, tombstones: int
+    ) -> None:
+        # Attributes, because planning and small reads ask every run for them.
+        self.layout = layout
+        self.blocks = blocks
+        self.rows = sum(block.rows for block in blocks)
+        self.size_bytes = size_bytes
+        self.retractions = retractions
+        self.tombstones = tombstones
+
+    def block(self, number: int) -> Updates:
+        """The updates of a block. Raises Damaged, OSError, as all that follow."""
+        raise NotImplementedError
+
+    @cached_property
+    def _lows(self) -> Hashes:
+        return np.array([block.low for block in self.blocks], np.uint64)
+
+    @cached_property
+    def _highs(self) -> Hashes:
+        return np.array([block.high for block in self.blocks], np.uint64)
+
+    @cached_property
+    def _rows_before(self) -> Numbers:
+        return np.cumsum(np.array([0, *(block.rows for block in self.blocks)], np.int64))
+
+    def ends(self) -> tuple[int, int]:
+        """The least and the greatest hash; of a run without rows those of one that has every hash."""
+        return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
+
+    def rows_upto(self, versions: Numbers) -> Numbers:
+        """About how many rows have at most each of these versions: as if there were equally many of each version."""
+        first, last = self.first_version - 1, self.last_version
+        rows: Numbers = self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
+        return rows
+
+    def counts(self, question: Question) -> Counts:
+        """How many rows there are of which kind."""
+        counts = Counts(question)
+        for number, block in enumerate(self.blocks):
+            first, last = block.first_version, block.last_version
+            ends = np.array([block.low, block.high], np.uint64)
+            place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()
+            ranges = slice(place, max(place, until) + 1)
+            sinces, olds = question.sinces[ranges], question.olds[ranges]
+            if last <= sinces.min():
+                continue
+            old = first > olds.max() and last <= question.upto
+            none_old = first > question.upto or last <= olds.min()
+            plain = not (self.retractions or self.tombstones or question.ends_keys)
+            if place == until and first > sinces[0] and (none_old or (old and plain)):
+                counts.add_rows(place, block.rows, old=old)
+            else:
+                counts.add(self.block(number))
+        return counts
+
+    def rows_below(self, hash_: int) -> int:
+        """How many rows have a smaller hash."""
+        number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
+        if number == len(self.blocks):
+            return self.rows
+        before = int(self._rows_before[number])
+        if int(self._lows[number]) >= hash_:
+            return before
+        return before + int(np.searchsorted(self.block(number).hashes, np.uint64(hash_), "left"))
+
+    def between(self, low: int, high: int) -> Updates:
+        """The updates whose hash is from ``low`` to ``high``, both included."""
+        return Updates.in_order(self.layout, self.parts_between(low, high))
+
+    def parts_between(self, low: int, high: int) -> list[Updates]:
+        """The same in parts that follow each other and share the run's memory or mapping."""
+        return [self.block(number).between(low, high) for number in self._blocks_between(low, high)]
+
+    def bytes_between(self, low: int, high: int) -> int:
+        size_bytes = 0
+        for number in self._blocks_between(low, high):
+            block = self.blocks[number]
+            inside = low <= block.low and block.high <= high
+            rows = block.rows if inside else len(self.block(number).between(low, high))
+            size_bytes += block.size_bytes * rows // block.rows
+        return size_bytes
+
+    def _blocks_between(self, low: int, high: int) -> range:
+        start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
+        return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
+
+    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
+        """The updates with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of
+        the greatest of each key.
+        """
+        if len(self.blocks) == 1:
+            return self.block(0).of_hashes(hashes, last)
+        parts = [self.block(number).of_hashes(some, last) for number, some in self._with(hashes)]
+        return Updates.in_order(self.layout, parts)
+
+    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
+        """How many bytes the updates of each of these hashes have."""
+        sizes = np.zeros(len(hashes))
+        for number, some in self._with(hashes):
+            block = self.blocks[number]
+            counts = self.block(number).counts_of(some)
+            sizes[np.searchsorted(hashes, some)] += counts * (block.size_bytes / block.rows)
+        return sizes
+
+    def counts_of(self, hashes: Hashes) -> Numbers:
+        """How many rows have each of these hashes."""
+        counts = np.zeros(len(hashes), np.int64)
+        for number, some in self._with(hashes):
+            counts[np.searchsorted(hashes, some)] += self.block(number).counts_of(some)
+        return counts
+
+    def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
+        """The numbers of the blocks that may have some of these hashes, and which."""
+        if not len(hashes) or not self.blocks:
+            return
+        # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
+        first = np.searchsorted(self._highs, hashes, "left")
+        last = np.searchsorted(self._lows, hashes, "right")
+        touched = np.zeros(len(self.blocks) + 1, np.int64)
+        np.add.at(touched, first, 1)
+        np.add.at(touched, np.maximum(first, last), -1)
+        for number in np.flatnonzero(np.cumsum(touched[:-1])).tolist():
+            yield number, hashes[(first <= number) & (last > number)]
+
+    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
+        """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
+        ``after`` and not above ``upto``.
+        """
+        parts = []
+        for number in self._blocks_between(low, high):
+            block = self.blocks[number]
+            if block.last_version > after and block.first_version <= upto:
+                updates = self.block(number).between(low, high)
+                hashes, versions = updates.hashes, updates.versions
+                whole = after < block.first_version and upto >= block.last_version
+                parts.append(hashes if whole else hashes[(versions > after) & (versions <= upto)])
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+class MemoryRun(Run):
     """A run in memory.
 
     Args:
@@ -99,77 +288,28 @@ class MemoryRun:
 
     def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
         self.updates = updates
-        # Attributes, because planning and small reads ask every run for them.
-        self.rows = len(updates)
-        self.size_bytes = updates.size_bytes
-        self.retractions = updates.retractions
-        self.tombstones = updates.tombstones
         self.first_version = first_version
         self.last_version = last_version
         self._room = room
+        size_bytes, blocks = updates.size_bytes, list[Block]()
+        if len(updates):
+            ends = int(updates.hashes[0]), int(updates.hashes[-1])
+            blocks.append(Block(0, size_bytes, len(updates), *ends, first_version, last_version, 0))
+        super().__init__(updates.layout, blocks, size_bytes, updates.retractions, updates.tombstones)
+
+    def block(self, number: int) -> Updates:
+        del number
+        return self.updates
 
     def count(self) -> None:
         """Let its bytes count, if its room is empty; also beyond the limit."""
         self._room.grow(self.size_bytes - self._room.size_bytes)
 
-    def ends(self) -> tuple[int, int]:
-        """The least and the greatest hash; of a run without rows those of one that has every hash."""
-        hashes = self.updates.hashes
-        return (int(hashes[0]), int(hashes[-1])) if len(hashes) else (0, MAX_HASH)
-
     def rows_upto(self, versions: Numbers) -> Numbers:
-        """How many rows have at most each of these versions; of a file not more than there are, and about as many."""
+        """Exactly."""
         own = self.updates.versions
         rows: Numbers = np.where(versions >= self.last_version, self.rows, 0)
-        for place in np.flatnonzero(
-            (versions >= self.first_version) & (versions < self.last_version)
-        ).tolist():
+        between = (versions >= self.first_version) & (versions < self.last_version)
+        for place in np.flatnonzero(between).tolist():
             rows[place] = np.count_nonzero(own <= versions[place])
         return rows
-
-    def counts(self, question: Question) -> Counts:
-        """How many rows there are of which kind."""
-        counts = Counts(question)
-        counts.add(self.updates)
-        return counts
-
-    def rows_below(self, hash_: int) -> int:
-        """How many rows have a smaller hash."""
-        return int(np.searchsorted(self.updates.hashes, np.uint64(hash_), "left"))
-
-    def between(self, low: int, high: int) -> Updates:
-        """The updates whose hash is from ``low`` to ``high``, both included."""
-        return self.updates.between(low, high)
-
-    def parts_between(self, low: int, high: int) -> list[Updates]:
-        """The same in parts that follow each other and share the run's memory or mapping."""
-        return [self.updates.between(low, high)]
-
-    def bytes_between(self, low: int, high: int) -> int:
-        """About how many bytes they have."""
-        return self.updates.between(low, high).size_bytes
-
-    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        """About how many bytes the updates of each of these hashes have."""
-        return self.updates.counts_of(hashes).astype(np.float64) * (self.size_bytes / max(1, self.rows))
-
-    def counts_of(self, hashes: Hashes) -> Numbers:
-        """How many rows have each of these hashes, which are sorted and unique."""
-        return self.updates.counts_of(hashes)
-
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        """The updates with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of
-        the greatest of each key.
-        """
-        return self.updates.of_hashes(hashes, last)
-
-    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
-        """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
-        ``after`` and not above ``upto``.
-        """
-        updates = self.updates
-        if (low, high) != (0, MAX_HASH):
-            updates = updates.between(low, high)
-        if after < self.first_version and upto >= self.last_version:
-            return updates.hashes
-        return updates.hashes[(updates.versions > after) & (updates.versions <= upto)]

@@ -26,8 +26,8 @@ Deleting
 
 Mapping
     A file is mapped when it is first read, without keeping a descriptor, and stays mapped while its :class:`RunFile` or
-    updates of it are held. Where a process reads a block for
-    the first time it uses pread(2), because an I/O error or the end of a mapped file would kill it.
+    updates of it are held. A block is read with pread(2) for the first time, because an I/O error or the end of a
+    mapped file would kill the process.
 """
 
 from __future__ import annotations
@@ -44,18 +44,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from flight_server.keys import Hashes
 from flight_server.memory import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.records import DiskTrouble, trouble_with
 from flight_server.storage import FileHeader, Folder, open_regular
 
-from .blocks import Block, of_block, to_block
 from .layout import Layout
-from .run import MAX_HASH, Counts, Damaged, MemoryRun, Question
-from .updates import Numbers, Updates
+from .run import Block, Counts, Damaged, Question, Run, of_block, to_block
+from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
 BLOCK_BYTES = 4 << 20
@@ -71,12 +68,8 @@ _TAIL = struct.Struct("<QI8s")
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where the files of one changelog are made and deleted.
-
-    Args:
-        header: begins each file.
-        disk: counts them.
-        delete: deletes a file and frees its bytes, later and in another thread.
+    """Where the files of one changelog are made, with this header, and deleted, later and in another thread. ``disk``
+    counts them.
     """
 
     folder: Folder
@@ -90,7 +83,7 @@ class RunFolder:
 
 
 class _File:
-    """A file's name and its bytes. ``keep``: it stays when this object ends."""
+    """See "Deleting"."""
 
     def __init__(self, path: Path, folder: RunFolder) -> None:
         self.path = path
@@ -104,20 +97,17 @@ class _File:
 
 
 class RunWriter:
-    """Writes one file; the updates must come in order.
+    """Writes one file. ``of_kept``: the share that it may take of the disk pool's kept bytes (``memory.pool``).
 
-    Args:
-        of_kept: the share that it may take of the disk pool's kept bytes (``memory.pool``).
-
-    Raises DiskTrouble.
+    Raises DiskTrouble: the disk or its limit leaves no room, or the disk refuses; the file is not whole.
     """
 
     def __init__(self, folder: RunFolder, layout: Layout, *, of_kept: float = 0.0) -> None:
         self._of_kept = of_kept
         self._layout = layout
         self.blocks: list[Block] = []
-        self.retractions = self.tombstones = 0
-        self._offset = 0
+        self.rows = self.retractions = self.tombstones = 0
+        self.size_bytes = 0
         self._fd = -1
         with _on_disk(folder.path):
             path, self._fd = folder.folder.make("run")
@@ -125,12 +115,12 @@ class RunWriter:
         self._write(folder.header.encode())
 
     def add(self, updates: Updates) -> None:
-        """Append updates that follow all before. Blocks. Raises DiskTrouble: the disk or its limit leaves no room."""
+        """Append updates that follow all before. Blocks."""
         for part in updates.cut(BLOCK_ROWS, BLOCK_BYTES):
             data = to_block(part)
-            self._write(bytes(-self._offset % _ALIGNMENT))
+            self._write(bytes(-self.size_bytes % _ALIGNMENT))
             block = Block(
-                self._offset,
+                self.size_bytes,
                 data.size,
                 len(part),
                 int(part.hashes[0]),
@@ -141,16 +131,15 @@ class RunWriter:
             )
             self._write(memoryview(data))
             self.blocks.append(block)
+            self.rows += len(part)
             self.retractions += part.retractions
             self.tombstones += part.tombstones
 
     def finish(self) -> RunFile:
-        """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks. Raises
-        DiskTrouble: the file is not whole.
-        """
+        """Write the footer, and all to the medium; the file's name is there once its folder is synced. Blocks."""
         footer = json.dumps(
             {
-                "rows": sum(block.rows for block in self.blocks),
+                "rows": self.rows,
                 "retractions": self.retractions,
                 "tombstones": self.tombstones,
                 "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
@@ -180,11 +169,11 @@ class RunWriter:
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
-        self._offset += len(data)
+        self.size_bytes += len(data)
 
 
-class RunFile:
-    """A finished file. Its methods are those of :class:`~flight_server.kinds.changelog.runs.run.MemoryRun`.
+class RunFile(Run):
+    """A finished file.
 
     Args:
         version: of all rows, see "Versions".
@@ -198,25 +187,21 @@ class RunFile:
         self.path = path = file.path
         self.version: int | None = None
         self._file = file
-        self._layout = layout
         footer = _read_footer(path)
+        size_bytes = int(footer["size_bytes"])
         try:
-            self.rows = int(footer["rows"])
-            self.retractions = int(footer["retractions"])
-            self.tombstones = int(footer["tombstones"])
-            self.blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            self._lows = np.array([block.low for block in self.blocks], np.uint64)
-            self._highs = np.array([block.high for block in self.blocks], np.uint64)
-            self._rows_before = np.cumsum(np.array([0, *(block.rows for block in self.blocks)], np.int64))
+            blocks = [Block(*map(int, block)) for block in footer["blocks"]]
+            super().__init__(
+                layout, blocks, size_bytes, int(footer["retractions"]), int(footer["tombstones"])
+            )
+            rows = int(footer["rows"])
+            np.array([(block.low, block.high) for block in blocks], np.uint64)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise Damaged(f"the footer of {path.name} is not valid: {error}") from error
-        self.size_bytes = int(footer["size_bytes"])
-        if self._rows_before[-1] != self.rows or any(
-            block.offset + block.size_bytes > self.size_bytes for block in self.blocks
-        ):
+        if rows != self.rows or any(block.offset + block.size_bytes > size_bytes for block in blocks):
             raise Damaged(f"the blocks of {path.name} do not lie within it")
-        self.first_version = min((block.first_version for block in self.blocks), default=0)
-        self.last_version = max((block.last_version for block in self.blocks), default=0)
+        self.first_version = min((block.first_version for block in blocks), default=0)
+        self.last_version = max((block.last_version for block in blocks), default=0)
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
         self._counted: tuple[Question, int, float, Counts] | None = None
@@ -229,11 +214,7 @@ class RunFile:
 
     @classmethod
     def of(cls, folder: RunFolder, parts: Sequence[Updates], *, of_kept: float = 0.0) -> RunFile:
-        """A new file of these updates. Blocks. Raises as :class:`RunWriter`.
-
-        Args:
-            parts: one at least, each sorted.
-        """
+        """A new file of these sorted parts, one at least. Blocks. Raises as :class:`RunWriter`."""
         layout = parts[0].layout
         writer = RunWriter(folder, layout, of_kept=of_kept)
         writer.add(Updates.joined(layout, parts))
@@ -252,7 +233,6 @@ class RunFile:
 
     @property
     def keep(self) -> bool:
-        """See "Deleting"."""
         return self._file.keep
 
     @keep.setter
@@ -270,39 +250,14 @@ class RunFile:
         self.blocks = [replace(block, first_version=version, last_version=version) for block in self.blocks]
         self._decoded = ()
 
-    def ends(self) -> tuple[int, int]:
-        return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
-
-    def rows_upto(self, versions: Numbers) -> Numbers:
-        # As if it had equally many rows of each version.
-        first, last = self.first_version - 1, self.last_version
-        rows: Numbers = self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
-        return rows
-
     def counts(self, question: Question) -> Counts:
-        """As of :class:`MemoryRun`. While only ``upto`` changes, a large file gives an earlier answer for some time
-        (``recount_at``).
-        """
+        """While only ``upto`` changes, a large file gives an earlier answer for some time (``recount_at``)."""
         upto = min(max(question.upto, self.first_version - 1), self.last_version)
         known, now = self._counted, time.monotonic()
         if known is not None and (known[1] == upto or now < known[2]) and question.same_but_upto(known[0]):
             known[3].recount_at = None if known[1] == upto else known[2]
             return known[3]
-        counts = Counts(question)
-        for number, entry in enumerate(self.blocks):
-            first, last = entry.first_version, entry.last_version
-            ends = np.array([entry.low, entry.high], np.uint64)
-            place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()
-            ranges = slice(place, max(place, until) + 1)
-            sinces, olds = question.sinces[ranges], question.olds[ranges]
-            if last <= sinces.min():
-                continue
-            old, none_old = first > olds.max() and last <= upto, first > upto or last <= olds.min()
-            plain = not (self.retractions or self.tombstones or question.ends_keys)
-            if place == until and first > sinces[0] and (none_old or (old and plain)):
-                counts.add_rows(place, entry.rows, old=old)
-            else:
-                counts.add(self._block(number))
+        counts = super().counts(replace(question, upto=upto))
         self._counted = question, upto, now + self.rows * RECOUNT_SECONDS, counts
         return counts
 
@@ -313,75 +268,7 @@ class RunFile:
                 data = self._data = file.read_buffer()
         return data
 
-    def rows_below(self, hash_: int) -> int:
-        number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
-        if number == len(self.blocks):
-            return self.rows
-        before = int(self._rows_before[number])
-        if int(self._lows[number]) >= hash_:
-            return before
-        return before + int(np.searchsorted(self._block(number).hashes, np.uint64(hash_), "left"))
-
-    def between(self, low: int, high: int) -> Updates:
-        return Updates.in_order(self._layout, self.parts_between(low, high))
-
-    def parts_between(self, low: int, high: int) -> list[Updates]:
-        return [self._block(number).between(low, high) for number in self._blocks_between(low, high)]
-
-    def bytes_between(self, low: int, high: int) -> int:
-        size_bytes = 0
-        for number in self._blocks_between(low, high):
-            entry = self.blocks[number]
-            inside = low <= entry.low and entry.high <= high
-            rows = entry.rows if inside else len(self._block(number).between(low, high))
-            size_bytes += entry.size_bytes * rows // entry.rows
-        return size_bytes
-
-    def _blocks_between(self, low: int, high: int) -> range:
-        start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
-        return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
-
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        parts = [self._block(number).of_hashes(some, last) for number, some in self._with(hashes)]
-        return Updates.in_order(self._layout, parts)
-
-    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        sizes = np.zeros(len(hashes))
-        for number, some in self._with(hashes):
-            entry = self.blocks[number]
-            counts = self._block(number).counts_of(some)
-            sizes[np.searchsorted(hashes, some)] += counts * (entry.size_bytes / entry.rows)
-        return sizes
-
-    def counts_of(self, hashes: Hashes) -> Numbers:
-        counts = np.zeros(len(hashes), np.int64)
-        for number, some in self._with(hashes):
-            counts[np.searchsorted(hashes, some)] += self._block(number).counts_of(some)
-        return counts
-
-    def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
-        """The numbers of the blocks that may have some of these hashes, and which."""
-        if not len(hashes) or not self.blocks:
-            return
-        # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
-        first = np.searchsorted(self._highs, hashes, "left")
-        last = np.searchsorted(self._lows, hashes, "right")
-        touched = np.zeros(len(self.blocks) + 1, np.int64)
-        np.add.at(touched, first, 1)
-        np.add.at(touched, np.maximum(first, last), -1)
-        for number in np.flatnonzero(np.cumsum(touched[:-1])).tolist():
-            yield number, hashes[(first <= number) & (last > number)]
-
-    def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
-        parts = [np.zeros(0, np.uint64)]
-        for number in self._blocks_between(low, high):
-            entry = self.blocks[number]
-            if entry.last_version > after and entry.first_version <= upto:
-                block = self._block(number).between(low, high)
-                parts.append(block.hashes[(block.versions > after) & (block.versions <= upto)])
-        return np.concatenate(parts)
-
-    def _block(self, number: int) -> Updates:
+    def block(self, number: int) -> Updates:
         for known, updates in self._decoded:
             if known == number:
                 return updates
@@ -391,7 +278,7 @@ class RunFile:
                 raise Damaged(f"block {number} of {self.path.name} has another checksum than its footer says")
             self._checked.add(number)
         data = self._mapped().slice(entry.offset, entry.size_bytes)
-        block = of_block(self._layout, data, self.version)
+        block = of_block(self.layout, data, self.version)
         self._decoded = (*self._decoded[1 - DECODED_BLOCKS :], (number, block))
         return block
 
@@ -401,9 +288,6 @@ class RunFile:
             return read_at(fd, self.path, entry.offset, entry.size_bytes)
         finally:
             os.close(fd)
-
-
-Run = MemoryRun | RunFile
 
 
 def read_at(fd: int, path: Path, offset: int, size_bytes: int) -> bytes:

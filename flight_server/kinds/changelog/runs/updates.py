@@ -29,7 +29,6 @@ from flight_server.keys import (
     numbers,
     plain,
     same,
-    unique,
 )
 
 from .layout import Layout, no_rows
@@ -108,17 +107,6 @@ class Updates:
         """Whether each diff is below zero, of retractions or tombstones, and there is one."""
         return 0 < len(self) == self.retractions + self.tombstones
 
-    @cached_property
-    def retracted(self) -> Hashes:
-        """uint64, sorted and unique: the hashes of retractions."""
-        retracts = (self.diffs < 0) & (self.diffs != DELETE)
-        return unique(self.hashes[retracts]) if self.retractions else self.hashes[:0]
-
-    @property
-    def unique_hashes(self) -> Hashes:
-        """uint64, sorted and unique."""
-        return self.hashes[self._new_hash]
-
     def slice(self, start: int, stop: int) -> Updates:
         """A part; shares memory."""
         return Updates(
@@ -196,7 +184,7 @@ class Updates:
 
     @cached_property
     def _differ_in_hash(self) -> bool:
-        """Whether different keys certainly have different hashes."""
+        """Whether different keys certainly do."""
         return self.layout.keys_differ_in_hash and not self.rows.column(self.layout.key[0]).null_count
 
     @property

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from flight_server.kinds.changelog import compaction, compactor, views
+from flight_server.kinds.changelog import compaction, views
 from flight_server.kinds.changelog.compaction import Going
-from flight_server.kinds.changelog.contents import Contents
-from flight_server.kinds.changelog.runs import RunFile, RunWriter, Updates
-from flight_server.storage import Folder
+from flight_server.kinds.changelog.runs import RunFile
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
 
@@ -53,14 +48,59 @@ def test_a_pair_that_is_settled_goes_from_a_key_that_is_written_during_each_fold
         assert engine.changelog.rows == 1
 
 
-def test_a_smaller_row_that_comes_during_a_fold_pairs_as_if_there_were_none(tmp_path: Path) -> None:
-    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
-        engine.commit([(row("a", 5, "send"), 1), (row("a", 6, "recv"), 1)])
-        going = folding(engine)
-        engine.commit([(row("a", 4, "send"), 1)])
-        assert engine.snapshot(2) == {row("a", 5, "send"): 1}
+CASES: dict[str, tuple[dict[str, Any], list[tuple[Row, int]], list[tuple[Row, int]], dict[Row, int]]] = {
+    "a retraction of the greatest row": (
+        LATEST,
+        [(row("a", 1), 1), (row("a", 2), 1), (row("b", 1), 1)],
+        [(row("a", 2), -1)],
+        {row("b", 1): 1},
+    ),
+    "a smaller row than those of a pair": (
+        PAIR,
+        [(row("a", 5, "send"), 1), (row("a", 6, "recv"), 1), (row("b", 1, "send"), 1)],
+        [(row("a", 4, "send"), 1)],
+        {row("a", 4, "send"): 1, row("b", 1, "send"): 1},
+    ),
+}
+
+
+@pytest.fixture(params=[1 << 20, 20], ids=["small keys", "large keys"])
+def _slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(views, "SLICE_BYTES", request.param)
+
+
+@pytest.mark.usefixtures("_slices")
+@pytest.mark.parametrize("end", ["published", "given up"])
+@pytest.mark.parametrize("to_file", [True, False])
+@pytest.mark.parametrize("case", CASES)
+def test_from_the_moment_when_a_fold_begins_its_keys_read_as_folded(
+    tmp_path: Path, case: str, to_file: bool, end: str
+) -> None:
+    keep, rows, late, expected = CASES[case]
+    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
+        engine.commit(rows)
+        before = engine.snapshot(1)
+        going = engine.begin_fold(1, to_file=to_file)
+        next(going.steps)
+        version = engine.commit(late)
+
+        def check() -> None:
+            assert engine.snapshot(1) == before
+            assert engine.snapshot(version) == expected
+            changes = Counter(expected)
+            changes.subtract(before)
+            assert engine.deltas(1, version) == {each: diff for each, diff in changes.items() if diff}
+
+        check()
+        if end == "given up":
+            engine.store.compactor.abandon(engine.changelog)
+            check()
+            going = engine.begin_fold(version, to_file=to_file)
+            check()
         engine.publish(going)
-        assert engine.snapshot(2) == {row("a", 5, "send"): 1}
+        assert engine.snapshot(version) == expected
+        engine.fold()
+        assert (engine.changelog.begun, engine.snapshot(version)) == (None, expected)
 
 
 def test_a_retraction_waits_for_its_row_below_a_greater_one_and_is_counted(tmp_path: Path) -> None:
@@ -109,27 +149,6 @@ def test_rows_that_are_changed_during_a_fold_do_not_undo_it(tmp_path: Path) -> N
         assert engine.snapshot(6) == {row(str(key), 5): 1 for key in range(KEYS)}
 
 
-@pytest.mark.parametrize("to_file", [True, False])
-@pytest.mark.parametrize("case", ["of small keys", "of a large key"])
-def test_a_row_that_a_fold_left_out_is_there_again_if_the_one_above_it_goes_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, to_file: bool
-) -> None:
-    keys = KEYS
-    if case == "of a large key":
-        keys, to_file = 1, True
-        monkeypatch.setattr(views, "SLICE_BYTES", 20)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        for time in (1, 2):
-            engine.commit([(row(str(key), time), 1) for key in range(keys)])
-        going = folding(engine, to_file=to_file)
-        version = engine.commit([(row("0", 2), -1)])
-        expected = {**{row(str(key), 2): 1 for key in range(1, keys)}, row("0", 1): 1}
-        assert engine.snapshot(version) == expected
-        engine.publish(going)
-        assert engine.changelog.rows == keys + 1 + 1, "and the retraction"
-        assert engine.snapshot(version) == expected
-
-
 def test_a_fold_ends_after_a_step_and_the_rest_of_its_range_keeps_the_old_base(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,122 +195,6 @@ def test_a_fold_in_memory_ends_after_no_step_and_keeps_all_rows(
         assert engine.snapshot(2) == expected
 
 
-@pytest.fixture
-def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "SLICE_ROWS", 10)
-    monkeypatch.setattr(views, "MIN_SLICE_ROWS", 10)
-    monkeypatch.setattr(compaction, "RANGE_ROWS", 10)
-
-
-small_ranges = pytest.mark.usefixtures("_small_ranges")
-TWICE = [(row(str(key), time), 1) for key in range(60) for time in (1, 2)]
-
-
-def counted_files(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    made: list[Path] = []
-    make = Folder.make
-
-    def counted(self: Folder, suffix: Any) -> Any:
-        path, fd = make(self, suffix)
-        made.append(path)
-        return path, fd
-
-    monkeypatch.setattr(Folder, "make", counted)
-    return made
-
-
-@small_ranges
-def test_a_retraction_during_a_fold_lets_one_range_be_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        engine.commit(TWICE)
-        made = counted_files(monkeypatch)
-        going = folding(engine)
-        ranges = len(made)
-        assert ranges >= 3
-        engine.commit([(row("7", 2), -1)])
-        expected = engine.snapshot(2)
-        engine.publish(going)
-        assert len(made) == ranges + 1
-        assert engine.changelog.contents.bases.rows == 60 + 1
-        assert engine.snapshot(2) == expected
-
-
-@small_ranges
-@pytest.mark.parametrize("keep", [LATEST, PAIR], ids=["latest", "pair"])
-def test_while_commits_wait_one_range_is_folded_again_and_others_are_left_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: dict[str, Any]
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
-        rows = TWICE
-        if keep is PAIR:
-            rows = [(row(key, time, "send" if time == 1 else "recv"), 1) for (key, time, *_), _ in TWICE]
-        engine.commit(rows)
-        monkeypatch.setattr(compactor, "CATCH_UPS", 0)
-        monkeypatch.setattr(compaction, "FEW_KEYS", 0)
-        made = counted_files(monkeypatch)
-        going = folding(engine)
-        files = len(made)
-        engine.commit([(each, -1) for each, _ in rows[::2]])
-        expected = [engine.snapshot(version) for version in (1, 2)]
-        engine.publish(going)
-        assert len(made) == files + 1
-        sinces = Counter(each.since for each in engine.changelog.contents.bases.ranges)
-        assert sinces[1] == 1
-        assert [engine.snapshot(version) for version in (1, 2)] == expected
-    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
-        assert [engine.snapshot(version) for version in (1, 2)] == expected
-        engine.fold()
-        assert engine.snapshot(2) == expected[1]
-        assert engine.changelog.rows == 60
-
-
-@small_ranges
-def test_while_commits_wait_a_few_keys_are_folded_again_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        engine.commit(TWICE)
-        monkeypatch.setattr(compactor, "CATCH_UPS", 0)
-        going = folding(engine)
-        sizes: list[int] = []
-        add = RunWriter.add
-
-        def counted(self: RunWriter, updates: Updates) -> None:
-            sizes.append(len(updates))
-            add(self, updates)
-
-        monkeypatch.setattr(RunWriter, "add", counted)
-        engine.commit([(row(key, 2), -1) for key in ("7", "8", "30")])
-        expected = engine.snapshot(2)
-        engine.publish(going)
-        assert sum(sizes) == 6, "the rows that the rule had left out are there again"
-        assert set(engine.changelog.contents.bases.sinces.tolist()) == {1}
-        assert engine.snapshot(2) == expected
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        assert engine.snapshot(2) == expected
-        engine.fold()
-        assert engine.changelog.rows == len(expected) == 60
-
-
-@small_ranges
-def test_a_range_of_which_much_is_needed_again_is_left_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
-        engine.commit([(row("a", time, kind), 1) for time in range(50) for kind in ("send", "recv")])
-        monkeypatch.setattr(compaction, "RANGE_BYTES", 500)
-        going = folding(engine)
-        engine.commit([(row("a", time, "send"), -1) for time in range(49)])
-        expected = [engine.snapshot(version) for version in (1, 2)]
-        engine.publish(going)
-        assert engine.changelog.contents.bases.sinces.tolist() == [0]
-        assert [engine.snapshot(version) for version in (1, 2)] == expected
-        engine.fold()
-        assert (engine.changelog.rows, engine.snapshot(2)) == (49, expected[1])
-
-
 LARGE: dict[str, tuple[dict[str, Any], int]] = {
     "latest": ({"rule": "latest", "key": ["key"], "order_by": ["time"]}, 1),
     "top_k": ({"rule": "top_k", "key": ["key"], "order_by": ["time"], "k": 40}, 40),
@@ -324,59 +227,6 @@ def test_a_key_of_any_size_is_folded_by_the_rule_and_read(
         folded(engine)
         assert engine.changelog.rows == left
         assert engine.snapshot(3) == expected
-
-
-def test_a_large_key_is_folded_while_greater_rows_of_it_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(views, "SLICE_BYTES", 1000)
-    with closing(Engine(tmp_path, SCHEMA, PAIR)) as engine:
-        engine.commit([(row("a", time, kind), 1) for time in range(100) for kind in ("send", "recv")])
-        made = counted_files(monkeypatch)
-        going = folding(engine)
-        engine.commit([(row("a", 200, "send"), 1)])
-        engine.publish(going)
-        assert engine.changelog.rows == 1
-        assert not made, "nothing is left of it, and nothing is folded again"
-
-
-LATE: dict[str, tuple[dict[str, Any], list[tuple[Row, int]], int]] = {
-    "pair": (PAIR, [(row("a", 3, "send"), 1), (row("a", 3, "recv"), 1)], 40),
-    "top_k": (LARGE["top_k"][0], [(row("a", 3, "send"), -1)], 40 + 20),
-}
-
-
-@pytest.mark.parametrize("name", LATE)
-def test_a_large_key_is_folded_while_late_rows_of_it_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr(views, "SLICE_BYTES", 1000)
-    keep, late, most_rows = LATE[name]
-    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
-        engine.commit([(row("a", time, kind), 1) for time in range(200) for kind in ("send", "recv")])
-        layout, catch_up = engine.changelog.layout, compaction.Fold.catch_up
-        rows = pa.RecordBatch.from_pylist(
-            [dict(zip(SCHEMA.names, each, strict=True)) for each, _ in late], SCHEMA
-        )
-        updates = Updates.of(
-            layout, rows, np.zeros(len(late), np.int64), np.array([diff for _, diff in late])
-        )
-
-        def late_rows_come(self: compaction.Fold, contents: Contents, *, briefly: bool = False) -> bool:
-            again = catch_up(self, contents, briefly=briefly)
-            if not briefly:  # commits wait then
-                commit = engine.store.commits.commit(engine.changelog, updates, [], None)
-                asyncio.run_coroutine_threadsafe(commit, engine.loop).result()
-            return again
-
-        monkeypatch.setattr(compaction.Fold, "catch_up", late_rows_come)
-        going = folding(engine)
-        engine.commit(late)
-        shown = [engine.snapshot(version) for version in (1, 2)]
-        engine.publish(going)
-        assert engine.changelog.upper > 3
-        assert [engine.snapshot(version) for version in (1, 2)] == shown
-        assert engine.changelog.contents.bases.rows <= most_rows
 
 
 def test_a_rewrite_leaves_dead_rows_out(tmp_path: Path) -> None:

@@ -6,39 +6,44 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from flight_server.kinds.changelog.contents import Bases, Range
-from flight_server.kinds.changelog.runs import Layout, Updates
+from flight_server.kinds.changelog.runs import MAX_HASH, Layout, Run, Updates
 from tests.support.run_rows import memory_run
 
 LAYOUT = Layout(pa.schema([("a", pa.int8())]), None)
 
 
-def run_of(hashes: np.ndarray) -> Any:
+def run_of(hashes: list[int]) -> Any:
     """A run in memory, which answers as the file of a base does."""
-    each = np.sort(hashes)
-    ones = np.ones(len(each), np.int64)
+    ones = np.ones(len(hashes), np.int64)
     rows = pa.RecordBatch.from_arrays([pa.array(ones.astype(np.int8))], schema=LAYOUT.schema)
-    return memory_run(Updates(LAYOUT, rows, each, ones, ones))
+    return memory_run(Updates(LAYOUT, rows, np.array(hashes, np.uint64), ones, ones))
 
 
-def test_rows_of_hashes_are_counted_once_in_files() -> None:
-    rows = run_of(np.array([1, 1, 3, 5, 5, 5], np.uint64))
+def test_rows_of_hashes_are_counted_once_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    bases = Bases(LAYOUT, (Range.of(0, MAX_HASH, 0, run_of([1, 1, 3, 5, 5, 5])),))
     asked: list[list[int]] = []
+    counts_of = Run.counts_of
 
-    class Base:
-        rows, size_bytes, retractions = 6, 100, 0
+    def watched(run: Run, hashes: np.ndarray) -> Any:
+        asked.append(hashes.tolist())
+        return counts_of(run, hashes)
 
-        def counts_of(self, hashes: np.ndarray) -> Any:
-            asked.append(hashes.tolist())
-            return rows.counts_of(hashes)
-
-    base: Any = Base()
-    bases = Bases(LAYOUT, (Range(base=base, rows=6),))
-
-    first = bases.counts_of(np.array([3, 5], np.uint64))
-    second = bases.counts_of(np.array([1, 2, 3, 5], np.uint64))
-    third = bases.counts_of(np.array([1, 5], np.uint64))
-
-    assert (first.tolist(), second.tolist(), third.tolist()) == ([1, 3], [2, 0, 1, 3], [2, 3])
+    monkeypatch.setattr(Run, "counts_of", watched)
+    counts = [bases.counts_of(np.array(each, np.uint64)).tolist() for each in ([3, 5], [1, 2, 3, 5], [1, 5])]
+    assert counts == [[1, 3], [2, 0, 1, 3], [2, 3]]
     assert asked == [[3, 5], [1, 2]]
+
+
+def test_ranges_that_share_a_base_have_each_row_once() -> None:
+    base = run_of([0, 1, 1, 3, 5, 5, MAX_HASH])
+    whole = Range.of(0, MAX_HASH, 0, base)
+    parts = [whole.part(0, 0), whole.part(1, 2), whole.part(3, 4), whole.part(5, MAX_HASH)]
+    bases = Bases(LAYOUT, tuple(parts))
+    assert ([each.rows for each in parts], bases.rows) == ([1, 2, 1, 3], 7)
+    assert bases.between(0, MAX_HASH).hashes.tolist() == [0, 1, 1, 3, 5, 5, MAX_HASH]
+    assert bases.between(1, 3).hashes.tolist() == [1, 1, 3]
+    assert [bases.rows_below(hash_) for hash_ in (0, 1, 2, 5, MAX_HASH)] == [0, 1, 3, 4, 6]
+    assert whole.part(6, 7).base is None

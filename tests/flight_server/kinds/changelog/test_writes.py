@@ -164,13 +164,13 @@ def test_the_event_loop_reads_no_run_file_for_a_large_put_that_retracts_during_a
 ) -> None:
     monkeypatch.setattr(writes, "CHUNK_ROWS", 4)
     blocks: list[bool] = []
-    block = RunFile._block
+    block = RunFile.block
 
     def watched(run: RunFile, number: int) -> Any:
         blocks.append(threading.current_thread() is threading.main_thread())
         return block(run, number)
 
-    monkeypatch.setattr(RunFile, "_block", watched)
+    monkeypatch.setattr(RunFile, "block", watched)
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         engine.commit([((n,), 1) for n in range(8)])
         going = engine.begin_fold(1, to_file=True)

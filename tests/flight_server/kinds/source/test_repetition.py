@@ -10,24 +10,18 @@ from hypothesis import strategies as st
 
 from flight_server.concurrency.broadcast_queue import EndOfQueue, Subscription, WouldBlock
 from flight_server.datasets.partition import Partition, PartitionState
-from flight_server.frames.message import Frame, Payload
+from flight_server.frames.message import Frame
 from flight_server.kinds.source.pulls import Repetition, SourceChanged
-from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, SourceUnavailable
+from tests.support.frames import frame
 from tests.support.queues import take_one
-
-
-def frame(text: str) -> Frame:
-    data = text.encode()
-    payload = Payload(data, MemoryPool(None).reserve(len(data)))
-    return Frame(rows=1, size_bytes=len(data), crc32c=crc32c(data), payload=payload)
 
 
 def published(*texts: str) -> Partition:
     partition = Partition("d", 0)
     for text in texts:
-        partition.publish(frame(text))
+        partition.publish(frame(text.encode()))
     return partition
 
 
@@ -59,7 +53,7 @@ def test_readers_of_the_failed_one_keep_their_error_and_later_ones_get_the_new_f
     before = partition.subscribe()
     partition.fail(SourceUnavailable("gone"))
     partition.reopen()
-    partition.publish(frame("a"))
+    partition.publish(frame(b"a"))
     with closing(before), pytest.raises(SourceUnavailable):
         take_one(before)
     with closing(partition.subscribe()) as subscription:
@@ -71,7 +65,7 @@ def test_a_loss_that_is_told_late_does_not_reach_the_frames_that_have_come_since
     epoch = partition.epoch
     partition.corrupt(SourceUnavailable("another checksum"), epoch)
     partition.reopen()
-    partition.publish(frame("a"))
+    partition.publish(frame(b"a"))
     partition.corrupt(SourceUnavailable("another checksum"), epoch)  # a second reader of the same frame
     with closing(partition.subscribe()) as subscription:
         assert take(subscription, 3) == (["a"], False)
@@ -130,7 +124,7 @@ def test_a_reader_that_resumes_over_any_tries_ends_with_one_state_of_the_source_
                     if number == fails_before:
                         raise SourceUnavailable("gone")
                     repetition.check(number, crc32c(text.encode()))
-                    partition.publish(frame(text))
+                    partition.publish(frame(text.encode()))
                 repetition.end(len(content))
                 partition.seal()
             except (SourceChanged, SourceUnavailable):

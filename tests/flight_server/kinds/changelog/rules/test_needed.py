@@ -6,7 +6,6 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -70,10 +69,10 @@ def retractions(versions: list[dict[Row, int]]) -> Counter[Row]:
     )
 
 
-def needed(spec: KeepRule, counts: dict[Row, int], later: Counter[Row], spare: int = 0) -> dict[Row, int]:
+def needed(spec: KeepRule, counts: dict[Row, int], later: Counter[Row]) -> dict[Row, int]:
     groups = groups_of(spec, counts)
     of_rows = np.array([later[row] for row in collection_of_all(groups.rows)], np.int64)
-    return dict(collection(make_rule(spec, SCHEMA).needed(groups, of_rows, spare)))
+    return dict(collection(make_rule(spec, SCHEMA).needed(groups, of_rows)))
 
 
 def collection_of_all(batch: Any) -> list[Row]:
@@ -131,40 +130,10 @@ def test_compaction_of_several_rows_of_one_kind_keeps_their_number(history: Any)
         assert of_kinds(left) == of_kinds(whole)
 
 
-@pytest.mark.parametrize(
-    "spec", [*SPECS, PAIR], ids=lambda spec: f"{spec.rule}-{spec.k}-{len(spec.closed_by)}"
-)
-@settings(max_examples=examples(0.5))
-@given(
-    history=histories(rows),
-    beside=st.lists(st.tuples(rows, st.sampled_from([-1, 1])), max_size=3),
-    more=st.integers(0, 1),
-)
-def test_what_a_rule_has_to_spare_serves_later_updates_that_it_did_not_know(
-    spec: KeepRule, history: Any, beside: list[tuple[Row, int]], more: int
-) -> None:
-    counts, versions, _ = history
-    rule = make_rule(spec, SCHEMA)
-    counts = {row: counts.get(row, 0) for row in {**counts, **{row: 0 for each in versions for row in each}}}
-    later = retractions(versions)
-    if rule.any_update_counts:
-        later = Counter({row: -sum(abs(each.get(row, 0)) for each in versions) for row in counts})
-    batch = pa.RecordBatch.from_pylist(
-        [dict(zip(SCHEMA.names, row, strict=True)) for row, _ in beside], SCHEMA
-    )
-    spared = rule.spares(batch, np.array([diff for _, diff in beside], np.int64)).tolist()
-    beside = [each for each, flag in zip(beside, spared, strict=True) if flag]
-    whole, left = counts, needed(spec, counts, later, len(beside) + more)
-    for version in [{}, *versions, *({row: diff} for row, diff in beside)]:
-        whole, left = plus(whole, version), plus(left, version)
-        assert kept(spec, left) == kept(spec, whole)
-
-
 def test_of_settled_pairs_as_many_are_needed_as_late_rows_come() -> None:
     counts = {("a", time, kind, 0): 1 for time in range(1, 50) for kind in ("open", "closed")}
     late = Counter({("a", 1, "open", 0): -1, ("a", 1, "closed", 0): -1})
     assert len(needed(PAIR, counts, late)) <= 6
-    assert len(needed(PAIR, counts, late, spare=3)) <= 6 + 2 * 3
 
 
 def of_kinds(counts: dict[Row, int]) -> Counter[tuple[str, str]]:

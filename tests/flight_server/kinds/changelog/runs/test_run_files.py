@@ -23,7 +23,7 @@ from flight_server.kinds.changelog.runs import (
     Updates,
     run_files,
 )
-from flight_server.kinds.changelog.runs.blocks import of_block, to_block
+from flight_server.kinds.changelog.runs.run import of_block, to_block
 from flight_server.memory import MemoryPool
 from flight_server.records import DiskTrouble
 from flight_server.storage.file_header import read_header

@@ -89,12 +89,6 @@ def test_updates_that_tell_of_no_row_are_empty() -> None:
     assert listed(empty.of_hashes(np.array([1], np.uint64))) == []
 
 
-def test_the_hashes_of_retractions_are_unique() -> None:
-    updates = updates_of(latest(), [(("a", n, None), 1, -1 if n % 2 else 1) for n in range(6)])
-    assert updates.retractions == 3
-    assert updates.retracted.tolist() == [updates.hashes[0]]
-
-
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), max_size=6))
 def test_ranges_follow_each_other(pairs: list[tuple[int, int]]) -> None:
     starts, counts = (np.array([pair[place] for pair in pairs], np.int64) for place in (0, 1))
