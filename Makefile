@@ -7,8 +7,6 @@ DEPENDENCIES := $(VENV)/dependencies.stamp
 PROJECT := $(VENV)/project.stamp
 # Prints JAVA_HOME; installs a JRE when it may, or says in one sentence what to install.
 JAVA := $(BIN)/python -m tests.support.java --install
-# For JVMs that live for a minute: their second compiler would take more time than it saves.
-SHORT_LIVED := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 # Of what takes as long as it is told to.
 UNTIMED := -o faulthandler_timeout=0
 
@@ -18,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test long compiled installed versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
+.PHONY: help demo test long tested compiled installed versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -26,31 +24,30 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
+# The checks of style and types, which have one core, run beside the first tests.
+test: ## Check style and types, and run every test
+	@$(MAKE) --no-print-directory --jobs=2 lint tested
+
 # Four at a time, because many wait, but for those that load the machine; of Spark's three, because each has a JVM to
 # warm up. One process has all tests that share a cluster or a session's processes; those that take long begin first.
 # Without a browser those that need one are skipped.
-test: ## Check style and types, then run every test
-	@$(MAKE) --no-print-directory --jobs=2 lint compiled installed
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
-		$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest --durations=50 -n 3 --dist loadfile \
-			--no-loadscope-reorder -m spark && \
+tested: installed compiled
+	@$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
+		$(BIN)/pytest --durations=50 -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
 		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
 long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --durations=50
-long: $(PROJECT) ## Run the tests that are rare or take long, and every property with many examples
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && \
-		$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
-		JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
+long: installed ## Run the tests that are rare or take long, and every property with many examples
+	@$(LONG) -n 4 --dist worksteal -m "(long or hypothesis) and not spark and not load" && \
+		$(LONG) -n 3 --dist loadfile --no-loadscope-reorder \
 			-m "spark and (long or hypothesis)" && \
 		$(LONG) -n 2 --dist load -m "load and long" tests/load
 	@if $(BIN)/python -m tests.support.container_engine --install; then $(MAKE) --no-print-directory containers; fi
 
-# Once, beside the checks of style and types, and not in four processes at once.
+# Once, and not in four processes at once.
 compiled: $(PROJECT)
 	@$(BIN)/pytest --collect-only --quiet > $(VENV)/collected.txt || { cat $(VENV)/collected.txt; exit 1; }
 
-# Beside the check of types, which has one core.
 installed: $(PROJECT)
 	@$(BIN)/python -m tests.support.browser --install
 	@$(JAVA) > /dev/null
@@ -62,8 +59,8 @@ versions: UNITS = tests/flight_server tests/spark_client tests/integration/round
 versions: TESTS = tests/integration
 # PySpark 4.1 leaves the socket of each collect to the collector.
 versions: LEAKING = -W ignore::ResourceWarning
-versions: $(PROJECT) ## Run the tests on other versions: VERSIONS="4.1 oldest" PYTHONS="python3.12 python3.14"
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME JDK_JAVA_OPTIONS='$(SHORT_LIVED)' && failed= && \
+versions: installed ## Run the tests on other versions: VERSIONS="4.1 oldest" PYTHONS="python3.12 python3.14"
+	@failed= && \
 	for python in $(PYTHONS); do for version in $(VERSIONS); do \
 		venv=build/versions/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$$version && \
 		tests/support/other_versions.sh $(BIN)/uv $$python $$venv $$version && \
@@ -80,8 +77,8 @@ torture: $(PROJECT) ## Kill one server after the other under random calls: SECON
 fuzz: SECONDS = 3600
 fuzz: SEED = $(shell date +%s)
 fuzz: SERVERS = 1
-fuzz: $(PROJECT) ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1
-	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && JDK_JAVA_OPTIONS='$(SHORT_LIVED)' $(BIN)/pytest $(UNTIMED) --long -m spark \
+fuzz: installed ## Compare random programs with Spark: SECONDS=3600 SEED=1 SERVERS=1
+	@$(BIN)/pytest $(UNTIMED) --long -m spark \
 		--fuzz-seconds $(SECONDS) --fuzz-seed $(SEED) --fuzz-servers $(SERVERS) --capture=no -k random tests/fuzz/test_fuzz.py
 
 # atheris is no dependency: its wheels come late to a new Python.

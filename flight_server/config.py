@@ -406,11 +406,15 @@ def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:
     if toml is not None and not toml.is_file():
         raise FileNotFoundError(f"there is no configuration file {toml}")
 
-    class FromFile(Settings):
-        model_config = SettingsConfigDict(toml_file=toml)
+    settings: type[Settings] = Settings
+    if toml is not None:  # to make a class takes as long as all else of a start
 
+        class FromFile(Settings):
+            model_config = SettingsConfigDict(toml_file=toml)
+
+        settings = FromFile
     try:
-        return FromFile(**flags)
+        return settings(**flags)
     except OSError as error:
         raise OSError(f"the configuration file {toml} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

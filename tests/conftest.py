@@ -179,6 +179,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["FLIGHT_SERVER_WORKERS"] = str(config.getoption("--servers"))
     if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(_Workers(), "workers")
+        if config.getoption("numprocesses"):
+            server_fork.share()
 
 
 def pytest_unconfigure() -> None:
@@ -282,6 +284,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[-len(load) :] = [item for pair in pairs for item in pair if item]
 
 
+def pytest_collection() -> None:
+    """Collect no garbage meanwhile: what is made stays, and would be visited again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave the modules out of later collections: with them one takes up to a second, and many tests end with one.
 
@@ -291,6 +298,7 @@ def pytest_collection_finish() -> None:
     given(text())(lambda _: None)()
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -360,11 +368,11 @@ def java_home() -> Iterator[str]:
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         # Spark otherwise picks the machine's first address, which may not be reachable from itself.
         patch.setenv("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
-        # Test jobs are short: without the second compiler they take a sixth less time. A program as it stands on a page
-        # needs neither Spark's UI nor its many partitions.
-        flags = '"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"'
-        submit = " ".join(f"--conf spark.{part}.extraJavaOptions={flags}" for part in ("driver", "executor"))
-        submit += " --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
+        # JVMs of tests are short-lived: their second compiler would take more time than it saves.
+        flags = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        patch.setenv("JDK_JAVA_OPTIONS", os.environ.get("JDK_JAVA_OPTIONS", flags))
+        # A program as it stands on a page needs neither Spark's UI nor its many partitions.
+        submit = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"
         patch.setenv("PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", f"{submit} pyspark-shell"))
         patch.setitem(
             spark_session.SETTINGS_OF_ALL, "python__daemon__module", "spark_client.executors.forked_workers"

@@ -10,6 +10,8 @@ children are the servers. It uses no gRPC itself, which does not work in a fork 
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -25,6 +27,8 @@ from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = "SERVER_FORK"
+"""The variable with where the process listens that servers of a whole run are forked from."""
 DISK = "FAULTY_DISK"
 """The variable with what ``faulty_disk.install`` is called with, as JSON."""
 _REQUEST_BYTES = 1 << 20
@@ -80,7 +84,7 @@ class _Fork:
 
     def __init__(self, address: str) -> None:
         self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.connect(address)
+        self._control.connect(f"\0{address}")
         self._lock = threading.Lock()
         self.pid = int(self._control.recv(_REQUEST_BYTES))
 
@@ -96,9 +100,9 @@ class _Fork:
 @cache
 def _root() -> tuple[str, subprocess.Popen[bytes]]:
     """The process that imports the server: its address and itself."""
-    address = f"\0server-fork-{uuid.uuid4()}"
+    address = f"server-fork-{uuid.uuid4()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(address)
+    listener.bind(f"\0{address}")
     listener.listen()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FLIGHT_SERVER_")}
     with listener:
@@ -114,12 +118,12 @@ def _root() -> tuple[str, subprocess.Popen[bytes]]:
 
 @cache
 def _fork() -> _Fork:
-    return _Fork(_root()[0])
+    return _Fork(os.environ.get(ADDRESS) or _root()[0])
 
 
-def begin() -> None:
-    """Have processes that are forked from this one fork servers from the same process."""
-    _root()
+def share() -> None:
+    """Have processes that are started from now on fork their servers from this one's, which imports meanwhile."""
+    os.environ[ADDRESS] = _root()[0]
 
 
 def pid() -> int | None:
@@ -138,6 +142,7 @@ def end() -> None:
         process.stdin.close()
         process.wait()
         _root.cache_clear()
+        os.environ.pop(ADDRESS, None)
 
 
 def _pipe() -> tuple[IO[str], IO[str]]:
@@ -148,8 +153,7 @@ def _pipe() -> tuple[IO[str], IO[str]]:
 
 def main() -> None:
     """Fork a process for each connection, until there is no more input."""
-    importlib.import_module("flight_server.__main__")
-    importlib.import_module("tests.support.watched_server")
+    _prepare()
     listener = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
@@ -160,6 +164,20 @@ def main() -> None:
             _serve(control)
             return
         control.close()
+
+
+def _prepare() -> None:
+    """Do once what takes most of each server's start: the imports, the parser of the options, a collection of all."""
+    command = importlib.import_module("flight_server.__main__")
+    importlib.import_module("tests.support.watched_server")
+    typers = importlib.import_module("typer.main")
+    app = typers.Typer(add_completion=False)
+    app.command()(command.serve)
+    parser = typers.get_command(app)
+    parser.make_context("flight-server", [], resilient_parsing=True)
+    typers.get_command = lambda _: parser
+    gc.collect()
+    gc.freeze()
 
 
 def _serve(control: socket.socket) -> None:
@@ -188,7 +206,15 @@ def _serve(control: socket.socket) -> None:
     if disk := os.environ.pop(DISK, None):
         importlib.import_module("tests.support.faulty_disk").install(**json.loads(disk))
     sys.argv = ["flight-server", *arguments]
-    importlib.import_module("tests.support.watched_server").main()
+    try:
+        importlib.import_module("tests.support.watched_server").main()
+    except SystemExit as end:
+        # What the interpreter's own end does, but to free all objects, which takes as long as a start and a stop.
+        vars(threading)["_shutdown"]()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
 
 
 if __name__ == "__main__":
