@@ -103,7 +103,7 @@ class StoredRange(NamedTuple):
     base: str | None
 
 
-class StoredFold(NamedTuple):
+class BegunFold(NamedTuple):
     """A fold that has begun: of hashes from ``low`` to ``high`` it folds updates up to ``since``, and knows those up to
     ``upto``. ``to_file``: its result is for a file; else it is in memory, and of all rows.
     """
@@ -138,7 +138,7 @@ class StoredChangelog:
     runs: list[tuple[str, int | None]]
     ranges: list[StoredRange]
     versions: list[StoredVersions]
-    folds: list[StoredFold]
+    folds: list[BegunFold]
     holds: list[StoredHold]
     transactions: dict[str, Entry]
     forgotten: list[int]
@@ -197,7 +197,7 @@ class ChangelogRecords:
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
-        self._folds: dict[int, StoredFold] = {}  # those that the next versions bring along
+        self._folds: dict[int, BegunFold] = {}  # those that the next versions bring along
         self._keep = True
 
     @property
@@ -243,7 +243,7 @@ class ChangelogRecords:
 
         await self._database.commit(insert, created)
 
-    def begin(self, fold: StoredFold) -> None:
+    def begin(self, fold: BegunFold) -> None:
         """A fold begins. It is written with the next versions, because these may ask what it leaves."""
         self._folds[fold.to_file] = fold
 
@@ -307,7 +307,7 @@ class ChangelogRecords:
         since: int,
         covered: int,
         *,
-        folds: Sequence[StoredFold] | None,
+        folds: Sequence[BegunFold] | None,
         then: Callable[[], None],
     ) -> None:
         """These files and ranges take the place of all others; they have all updates up to version ``covered``.
@@ -481,14 +481,14 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         [(name, version) for _, name, version in runs],
         [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
-        [StoredFold(*rest, low + (1 << 63), high + (1 << 63)) for _, *rest, low, high in folds],
+        [BegunFold(*rest, low + (1 << 63), high + (1 << 63)) for _, *rest, low, high in folds],
         holds,
         transactions,
         forgotten,
     )
 
 
-def _signed_fold(fold: StoredFold) -> StoredFold:
+def _signed_fold(fold: BegunFold) -> BegunFold:
     return fold._replace(low=_signed(fold.low), high=_signed(fold.high))
 
 

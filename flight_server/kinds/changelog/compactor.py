@@ -259,7 +259,7 @@ class Compactor:
         )
         if work.begun is not None and changelog.begun is None:
             changelog.begun = work.begun
-            changelog.records.begin(work.begun.stored(to_file=work.to_file))
+            changelog.records.begin(work.begun)
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]
 
@@ -295,7 +295,7 @@ class Compactor:
                     ],
                     changelog.since,
                     min(in_memory, default=changelog.upper + 1) - 1,
-                    folds=[rest.stored(to_file=True)] if rest is not None else [] if folds else None,
+                    folds=[rest] if rest is not None else [] if folds else None,
                     then=replace,
                 )
             else:

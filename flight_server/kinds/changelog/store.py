@@ -50,6 +50,7 @@ from flight_server.protocol import (
     Versions,
 )
 from flight_server.records import (
+    BegunFold,
     ChangelogRecords,
     DeclaredChangelog,
     DiskTrouble,
@@ -57,7 +58,6 @@ from flight_server.records import (
     Quarantined,
     RecordGone,
     StoredChangelog,
-    StoredFold,
     StoredRange,
     StoredVersions,
     changelogs,
@@ -76,7 +76,7 @@ from .commits import Commits
 from .compactor import DUTIES, Compactor
 from .contents import Bases, Contents, Range
 from .emitting import Emitter
-from .folding import Begun, compacted
+from .folding import compacted
 from .holds import MAX_LAPSED
 from .reads import ChangelogRead, ChangelogReads
 from .rules import Rule, make_rule
@@ -595,7 +595,7 @@ def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
         if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
             raise Damaged("a fold of it cannot have begun")
         if fold.to_file:
-            changelog.begun = Begun(fold.low, fold.high, fold.since, fold.upto)
+            changelog.begun = fold
     contents = _contents(changelog.layout, stored.ranges, files)
     in_memory = [fold for fold in stored.folds if not fold.to_file]
     runs = list(_in_memory(store, contents.bases, stored.versions, in_memory, changelog.rule))
@@ -634,7 +634,7 @@ def _in_memory(
     store: ChangelogKind,
     bases: Bases,
     versions: list[StoredVersions],
-    folds: list[StoredFold],
+    folds: list[BegunFold],
     rule: Rule,
 ) -> Iterator[MemoryRun]:
     """The versions that no file has, as the folds in memory have left them."""
