@@ -221,12 +221,7 @@ class ChangelogKind(DatasetKind):
         return ChangelogRead(self.reads, self.of(dataset), versions or Versions())
 
     async def _hold(self, body: bytes, caller: Caller) -> dict[str, object]:
-        """The answer to the action ``hold`` with this body.
-
-        Raises:
-            InvalidRequest: the body, or the dataset is no changelog.
-            NotFound: there is no such dataset; or, like the other errors, as :meth:`hold`.
-        """
+        """The action ``hold``. Raises as :meth:`hold`; InvalidRequest: the body, or the dataset is no changelog."""
         request = HoldRequest.parse(body)
         dataset = caller.find(request.dataset, request.generation)
         if dataset.kind is not Kind.CHANGELOG:
