@@ -227,7 +227,7 @@ def tombstones(layout: Layout, batches: Sequence[pa.RecordBatch], dataset: str) 
 
     Raises BadFrame: see :meth:`Layout.check_nulls`.
     """
-    keys = pa.concat_batches([layout.key_rows(batch) for batch in batches])
+    keys = pa.concat_batches([layout.rows(batch, layout.key_schema) for batch in batches])
     layout.check_nulls(keys, dataset)
     count, key = keys.num_rows, set(layout.key)
     columns = [
