@@ -197,7 +197,7 @@ class ChangelogRecords:
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
-        self._folds: dict[int, BegunFold] = {}  # those that the next versions bring along
+        self._folds: tuple[BegunFold, ...] = ()  # those that the next versions bring along
         self._keep = True
 
     @property
@@ -245,7 +245,7 @@ class ChangelogRecords:
 
     def begin(self, fold: BegunFold) -> None:
         """A fold begins. It is written with the next versions, because these may ask what it leaves."""
-        self._folds[fold.to_file] = fold
+        self._folds = (*(each for each in self._folds if each.to_file != fold.to_file), fold)
 
     def block(self, encode: Callable[[], bytes]) -> bytes:
         """The rows of a commit, for :meth:`add`."""
@@ -277,7 +277,7 @@ class ChangelogRecords:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
             )
-        runs, folds = [*self._runs, *files], list(self._folds.values())
+        runs, folds = [*self._runs, *files], self._folds
 
         def insert(rows: _Rows) -> None:
             rows.upper, rows.time = last, time
@@ -295,7 +295,7 @@ class ChangelogRecords:
                 self._count(last, room)
             if files:
                 self._name(runs)
-            self._folds.clear()
+            self._folds = ()
             then()
 
         await self._change(insert, added)
@@ -336,7 +336,7 @@ class ChangelogRecords:
             self._name(runs)
             self._ranges = list(ranges)
             if folds is not None:
-                self._folds.pop(1, None)
+                self._folds = tuple(each for each in self._folds if not each.to_file)
             then()
 
         await self._change(replace, published)

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 import structlog
 
@@ -161,6 +162,8 @@ class ChangelogKind(DatasetKind):
         self._changelogs: dict[str, Changelog] = {}  # by generation
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
+        # The same two objects for all changelogs.
+        self._hooks: dict[str, Any] = {"wake": self._wake, "found_damage": self._note_damage}
         self._append: Append | None = None
         if admission is not None:
             appends = VersionAppends(
@@ -411,8 +414,7 @@ class ChangelogKind(DatasetKind):
             room=metadata.reserve(CHANGELOG_BYTES, f"changelog {name!r}", dataset=name),
             metadata=metadata,
             max_lag_seconds=self.max_lag_seconds,
-            wake=self._wake,
-            found_damage=self._note_damage,
+            **self._hooks,
         )
 
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
