@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +19,6 @@ from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses a dataset of its own."""
-    with ServerProcess.start() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -64,12 +64,6 @@ def readers(server: ServerProcess, name: str) -> list[str]:
 @pytest.fixture
 def server(empty_server: ServerProcess) -> ServerProcess:
     return empty_server
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +21,8 @@ from tests.support.raw_flight import RawFlight, command, commit, flight_data, ip
 from tests.support.raw_put import RawPut, Refused
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "256MiB"}
+
 Start = Callable[..., ServerProcess]
 MEBIBYTE = 1 << 20
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -28,19 +30,6 @@ LARGE = pa.record_batch({"n": np.random.default_rng(0).integers(0, 1 << 60, MEBI
 WORDS = [
     pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a"], ["b", "c"], ["a", "d"])
 ]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="256MiB") as running:
-        yield running
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -18,19 +18,13 @@ from tests.support.raw_flight import Refused as CallRefused
 from tests.support.raw_put import END, BrokenOff, RawPut, Refused, framed
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "256MiB"}
+
 Start = Callable[..., ServerProcess]
 MEBIBYTE = 1 << 20
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 WORDS = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a"], ["b", "c"])]
 LARGE = pa.record_batch({"n": np.random.default_rng(0).integers(0, 1 << 60, MEBIBYTE // 8)})
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the whole module, which must not have met a bug at its end."""
-    with ServerProcess.start(memory_limit="256MiB") as running:
-        yield running
-        assert running.events("internal_error") == []
 
 
 @pytest.fixture

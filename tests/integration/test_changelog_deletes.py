@@ -20,32 +20,13 @@ from tests.support.rates import BY, LANES, counted, folded, next_of, rates_of, r
 from tests.support.raw_flight import RawFlight, Refused, command, put_messages
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "128MiB"}
+
 KEY = pa.schema([("currency", pa.string())])
 
 
 def keys(*found: str) -> pa.Table:
     return pa.table([list(found)], schema=KEY)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="128MiB") as running:
-        yield running
-        assert running.terminate() == 0, running.tail()
-        assert running.events("internal_error") == []
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as made:
-        yield made
 
 
 @pytest.fixture(params=LANES)

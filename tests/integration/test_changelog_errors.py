@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -20,26 +19,7 @@ from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, Refused, command, path, put_messages
 from tests.support.server_process import ServerProcess
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="128MiB") as running:
-        yield running
-        assert running.terminate() == 0, running.tail()
-        assert running.events("internal_error") == []
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as made:
-        yield made
+SERVER_OPTIONS = {"memory_limit": "128MiB"}
 
 
 def refused_read(raw: RawFlight, dataset: str, **versions: Any) -> Refused:

@@ -8,7 +8,6 @@ import base64
 import json
 import random
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ from flight_server.kinds.changelog.writes import CHUNK_ROWS
 from tests.support.durable import OPTIONS, action
 from tests.support.faulty_disk import FaultyServer
 from tests.support.polling import eventually
-from tests.support.ram_directory import ram_directory
 
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
@@ -32,12 +30,6 @@ ROUNDS = 9
 STEPS = 40
 LARGE_ROWS = CHUNK_ROWS + 10
 Rows = NDArray[np.int64]
-
-
-@pytest.fixture
-def data_dir() -> Iterator[Path]:
-    with ram_directory() as path:  # a killed process loses nothing of it
-        yield path / "data"
 
 
 class Place:

@@ -6,7 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -33,28 +33,9 @@ from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, Refused, command, commit, fields_of, path, put_messages
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "128MiB", "lease_seconds": "1000"}
+
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    """One server for the module: each test uses names of its own."""
-    with ServerProcess.start(memory_limit="128MiB", lease_seconds=1000) as running:
-        yield running
-        assert running.terminate() == 0, running.tail()
-        assert running.events("internal_error") == []
-
-
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as made:
-        yield made
 
 
 # Over HTTP

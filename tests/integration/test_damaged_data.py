@@ -5,8 +5,9 @@ in silence.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,8 @@ Servers = Callable[..., FaultyServer]
 
 
 @pytest.fixture
-def servers(data_dir: Path) -> Iterator[Servers]:
-    started: list[FaultyServer] = []
-
-    def start(**settings: Any) -> FaultyServer:
-        started.append(FaultyServer.start(data_dir, **settings))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.close()
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+def servers(faulty_server: Servers, data_dir: Path) -> Servers:
+    return partial(faulty_server, data_dir)
 
 
 def create(client: flight.FlightClient, name: str, **options: Any) -> None:

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,9 @@ from tests.support.changelogs import rates
 from tests.support.damaging import DATABASE, files_of
 from tests.support.durable import action, files, get, names, put, put_attempt, segment_bytes
 from tests.support.faulty_disk import FaultyServer
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess, program
 
-DEADLINE_SECONDS = 20.0
-POLL_SECONDS = 0.02
 # Of the server, where a producer is to be refused: longer than a disk that works ever needs for a write.
 PATIENCE_SECONDS = 2.0
 # 5 MiB of them for frames: SMALL fits into RAM, and BIG does not.
@@ -45,16 +45,8 @@ Servers = Callable[..., FaultyServer]
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Servers]:
-    started: list[FaultyServer] = []
-
-    def start(**settings: object) -> FaultyServer:
-        started.append(FaultyServer.start(tmp_path / "data", **{**MEMORY, **settings}))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.close()
+def servers(faulty_server: Servers, tmp_path: Path) -> Servers:
+    return partial(faulty_server, tmp_path / "data", **MEMORY)
 
 
 def write(client: flight.FlightClient, data: pa.Table, dataset: str, **command: Any) -> None:
@@ -72,13 +64,6 @@ def refused(call: Callable[[], object]) -> dict[str, Any]:
 def trouble(client: flight.FlightClient) -> str | None:
     said: str | None = action(client, "why")["disk_trouble"]
     return said
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
-        time.sleep(POLL_SECONDS)
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.long)])
@@ -101,7 +86,7 @@ def test_a_disk_that_takes_nothing_refuses_producers_and_loses_nothing(servers: 
         assert get(client, "refused") == BIG
         for name in names(client):
             action(client, "drop", dataset=name)
-        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] == 0, "all space is back")
+        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"], 0)
 
 
 def test_a_producer_is_held_back_while_the_disk_is_full_and_goes_on_when_it_is_not(servers: Servers) -> None:
@@ -110,8 +95,8 @@ def test_a_producer_is_held_back_while_the_disk_is_full_and_goes_on_when_it_is_n
         server.fail(pwritev="ENOSPC")
         producer = threading.Thread(target=write, args=(client, BIG, "d"))
         producer.start()
-        eventually(lambda: waits_for(client, "budget"), "the producer waits for budget")
-        eventually(lambda: trouble(client) is not None, "the trouble is told")
+        eventually(lambda: waits_for(client, "budget"), expected=True)
+        eventually(lambda: trouble(client) is not None, expected=True)
         server.heal()
         producer.join()
         assert get(client, "d") == BIG
@@ -129,7 +114,7 @@ def test_a_seal_waits_for_the_disk_and_is_then_as_good_as_any(servers: Servers, 
         server.fail(**{function: "EIO"})
         producer = threading.Thread(target=write, args=(client, SMALL, "d"))
         producer.start()
-        eventually(lambda: waits_for(client, "disk") and trouble(client) is not None, "the seal waits")
+        eventually(lambda: waits_for(client, "disk") and trouble(client) is not None, expected=True)
         server.heal()
         producer.join()
         assert trouble(client) is None
@@ -148,7 +133,7 @@ def test_frames_that_were_spilled_are_copied_when_their_fsync_failed(
         server.fail(fsync="EIO")
         producer = threading.Thread(target=write, args=(client, BIG, "d"))
         producer.start()
-        eventually(lambda: waits_for(client, "disk") and trouble(client) is not None, "the seal waits")
+        eventually(lambda: waits_for(client, "disk") and trouble(client) is not None, expected=True)
         server.heal()
         producer.join()
     server.kill()
@@ -240,7 +225,7 @@ def test_a_drop_that_the_disk_refuses_changes_nothing_and_may_be_made_again(
         assert names(client) == {"d"}
         assert get(client, "d") == SMALL
         action(client, "drop", dataset="d")
-        eventually(lambda: files(tmp_path / "data") == [], "the files are gone")
+        eventually(lambda: len(files(tmp_path / "data")), 0)
 
 
 def test_a_file_that_the_disk_keeps_is_deleted_by_the_next_start(servers: Servers, tmp_path: Path) -> None:
@@ -273,7 +258,7 @@ def test_a_file_that_the_disk_keeps_is_counted_until_the_server_has_deleted_it(
         time.sleep(1.0)  # the duty has tried again
         assert action(client, "statistics")["disk"]["used_bytes"] == used_bytes
         server.heal()
-        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] == 0, "all space is back")
+        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"], 0)
         assert files(tmp_path / "data") == []
 
 
@@ -421,7 +406,7 @@ def test_a_small_file_system_is_used_to_its_end_and_survived(
         assert get(client, "kept") == SMALL
         action(client, "drop", dataset="too-much")
         # What was given up is on its way to the disk's free space.
-        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] < 2 << 20, "there is room")
+        eventually(lambda: action(client, "statistics")["disk"]["used_bytes"] < 2 << 20, expected=True)
         write(client, BIG.slice(0, 100), "fits")
         assert get(client, "fits") == BIG.slice(0, 100)
         action(client, "drop", dataset="fits")

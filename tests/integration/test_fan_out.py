@@ -16,16 +16,11 @@ from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, Refused, path, put_messages
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"http_port": "-1", "memory_limit": "256MiB"}
+
 READERS = 50
 FRAMES = 40
 ROWS = 8192
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=-1, memory_limit="256MiB") as server:
-        yield server
-    assert server.events("internal_error") == [], server.tail()
 
 
 @pytest.fixture

@@ -18,14 +18,9 @@ from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, Refused, field, fields_of, path, put_messages, varint
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "128MiB", "lease_seconds": "1000"}
+
 BATCH = pa.record_batch({"n": [1, 2, 3]})
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(memory_limit="128MiB", lease_seconds=1000) as server:
-        yield server
-    assert server.events("internal_error") == []
 
 
 @pytest.fixture
@@ -38,12 +33,6 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
         for name in act(client, "statistics")["datasets"]:
             act(client, "drop", dataset=name)
         eventually(lambda: act(client, "statistics")["memory"]["used_bytes"], 0)
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as raw:
-        yield raw
 
 
 def act(client: flight.FlightClient, action: str, **body: Any) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,6 @@ from tests.support import changelogs
 from tests.support.changelogs import rates
 from tests.support.durable import action, action_within, names, put_attempt, table
 from tests.support.faulty_disk import FaultyServer
-from tests.support.ram_directory import ram_directory
 
 OLD, NEW = table(300, seed=1), table(300, seed=5000)
 SHORTEST_SECONDS, LONGEST_SECONDS = 0.0003, 0.05
@@ -96,12 +95,6 @@ CASES = {
     "drop": Case(create_old, drop, OLD, None),
     "commit": Case(create_log, commit, 0, 1),
 }
-
-
-@pytest.fixture
-def data_dir() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path / "data"
 
 
 def look(client: flight.FlightClient, name: str, case: Case, seconds: float = 0.5) -> Found:

@@ -145,12 +145,6 @@ def server(flight_server_process: Callable[..., ServerProcess]) -> ServerProcess
     return flight_server_process(memory_limit="64MiB", http_port=-1, stall_seconds=2)
 
 
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
 def test_an_unread_stream_starves_none_of_its_siblings_and_is_whole_when_it_is_read_at_last(
     server: ServerProcess, client: flight.FlightClient
 ) -> None:

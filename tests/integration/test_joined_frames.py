@@ -22,15 +22,10 @@ from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, flight_data, ipc_messages, path, put_messages
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "256MiB"}
+
 ROWS = 1000
 FRAMES = 600
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(memory_limit="256MiB") as server:
-        yield server
-    assert server.events("internal_error") == [], server.tail()
 
 
 @pytest.fixture

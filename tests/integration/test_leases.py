@@ -15,13 +15,13 @@ from pyarrow import flight
 from flight_server.protocol import NotFound
 from spark_client import ShuffleClient
 from tests.support.durable import OPTIONS, action, names, put, table
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
+from tests.support.raw_flight import varint
 from tests.support.server_process import ServerProcess
 
-DEADLINE_SECONDS = 20.0
 # A living peer has as long again to answer a ping, however busy its machine.
 KEEPALIVE_SECONDS = 2
-POLL_SECONDS = 0.02
 LEASE_ENDED = r"ended with its lease of 3 s at .* UTC \(to keep one, create it with a longer lease_seconds"
 
 Servers = Callable[..., ServerProcess]
@@ -36,13 +36,6 @@ reader.read_chunk()
 print("reading", flush=True)
 sys.stdin.read()
 """
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
-        time.sleep(POLL_SECONDS)
 
 
 @contextmanager
@@ -79,7 +72,7 @@ def test_a_reader_killed_by_sigkill_frees_what_it_held(flight_server_process: Se
         with reader_process(server.location, "d") as process:
             assert held(client)[0] == 1
             process.kill()
-            eventually(nothing_is_held(client), "the killed reader's subscription and bytes are gone")
+            eventually(nothing_is_held(client), expected=True)
 
 
 @pytest.mark.long
@@ -90,7 +83,7 @@ def test_a_reader_behind_a_dead_network_frees_what_it_held(flight_server_process
         with reader_process(proxy.location, "d"):
             assert held(client)[0] == 1
             proxy.hold()
-            eventually(nothing_is_held(client), "the cut-off reader's subscription and bytes are gone")
+            eventually(nothing_is_held(client), expected=True)
 
 
 @pytest.mark.long
@@ -131,10 +124,10 @@ def test_a_dataset_whose_lease_has_ended_is_dropped_with_all_that_it_held(
     with closing(flight.connect(server.location)) as client:
         put(client, table(), dataset="d")
         writer, _ = client.do_put(flight.FlightDescriptor.for_path("open"), BIG.schema, OPTIONS)
-        eventually(lambda: names(client) == set(), "both datasets are gone")
+        eventually(lambda: names(client) == set(), expected=True)
         with pytest.raises((flight.FlightError, pa.ArrowException), match=f"'open' {LEASE_ENDED}"):
             writer.close()
-        eventually(lambda: action(client, "statistics")["memory"]["used_bytes"] == 0, "its bytes are back")
+        eventually(lambda: action(client, "statistics")["memory"]["used_bytes"], 0)
         with pytest.raises(pa.ArrowKeyError, match=f"no dataset 'd': it {LEASE_ENDED}"):
             client.do_get(flight.Ticket(b"d"), OPTIONS).read_all()
         with ShuffleClient(server.location) as shuffle, pytest.raises(NotFound, match=f"it {LEASE_ENDED}"):
@@ -153,7 +146,7 @@ def test_reading_writing_and_renewing_renew_the_lease(flight_server_process: Ser
         # The schema is there, so the put has begun.
         client.get_schema(flight.FlightDescriptor.for_path("written"), OPTIONS)
         action(client, "create", dataset="unused", lease_seconds=1000)
-        eventually(lambda: leases_left(client)["unused"] < 999.8, "time goes by")
+        eventually(lambda: leases_left(client)["unused"] < 999.8, expected=True)
         before = leases_left(client)
         assert max(before, key=before.__getitem__) == "unused", "it was made last"
         client.do_get(flight.Ticket(b"read"), OPTIONS).read_all()
@@ -174,12 +167,4 @@ def leases_left(client: flight.FlightClient) -> dict[str, float]:
 def renewal(endpoint: flight.FlightEndpoint) -> bytes:
     """A RenewFlightEndpointRequest."""
     serialized = bytes(endpoint.serialize())
-    return b"\x0a" + _varint(len(serialized)) + serialized
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
+    return b"\x0a" + varint(len(serialized)) + serialized

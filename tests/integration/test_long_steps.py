@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -41,12 +41,6 @@ MANY = 100_000
 @pytest.fixture
 def server(flight_server_process: Start) -> ServerProcess:
     return flight_server_process(memory_limit="1GiB")
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as raw:
-        yield raw
 
 
 def put_rows(server: ServerProcess, frames: int, partitions: int, **command_: object) -> None:

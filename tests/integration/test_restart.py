@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -28,19 +27,6 @@ MAX_STEPS = 100
 FILE_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.frames")
 
 Servers = Callable[..., FaultyServer]
-
-
-@pytest.fixture
-def servers() -> Iterator[Servers]:
-    started: list[FaultyServer] = []
-
-    def start(data_dir: Path, **settings: Any) -> FaultyServer:
-        started.append(FaultyServer.start(data_dir, **settings))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.close()
 
 
 @dataclass(frozen=True)
@@ -116,10 +102,10 @@ def found(client: flight.FlightClient) -> dict[str, list[pa.Table]]:
     [name if name in ("put", "drop") else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS],
 )
 def test_sigkill_at_any_step_leaves_what_was_acknowledged_and_never_half(
-    name: str, tmp_path: Path, servers: Servers
+    name: str, tmp_path: Path, faulty_server: Servers
 ) -> None:
     scenario, data_dir = SCENARIOS[name], tmp_path / "data"
-    server, step, killed = servers(data_dir, **MEMORY), 0, True
+    server, step, killed = faulty_server(data_dir, **MEMORY), 0, True
     while killed:
         assert step < MAX_STEPS, "the change never completes"
         with closing(flight.connect(server.location)) as client:
@@ -134,7 +120,7 @@ def test_sigkill_at_any_step_leaves_what_was_acknowledged_and_never_half(
         code = server.terminate() if acknowledged else server.wait()
         assert code in ((0, -signal.SIGKILL) if acknowledged else (-signal.SIGKILL,))
         killed = code != 0
-        server = servers(data_dir, **MEMORY)
+        server = faulty_server(data_dir, **MEMORY)
         with closing(flight.connect(server.location)) as client:
             present = found(client)
             allowed = [scenario.after] if acknowledged else [scenario.before, scenario.after]
@@ -158,15 +144,15 @@ def assert_files_are_exactly_those_of(
 
 
 def test_a_restored_dataset_has_the_same_tickets_and_is_read_from_disk(
-    tmp_path: Path, servers: Servers
+    tmp_path: Path, faulty_server: Servers
 ) -> None:
-    server = servers(tmp_path / "data")
+    server = faulty_server(tmp_path / "data")
     with closing(flight.connect(server.location)) as client:
         create(client, partitions=1, lease_seconds=1000)
         put(client, OLD, dataset="d")
         before = client.get_flight_info(flight.FlightDescriptor.for_path("d"))
     server.kill()
-    server = servers(tmp_path / "data")
+    server = faulty_server(tmp_path / "data")
     with closing(flight.connect(server.location)) as client:
         after = client.get_flight_info(flight.FlightDescriptor.for_path("d"))
         assert after.endpoints[0].ticket == before.endpoints[0].ticket
@@ -180,14 +166,14 @@ def test_a_restored_dataset_has_the_same_tickets_and_is_read_from_disk(
 
 @pytest.mark.long
 def test_sealing_again_after_a_restart_is_fine_with_the_same_attempts_only(
-    tmp_path: Path, servers: Servers
+    tmp_path: Path, faulty_server: Servers
 ) -> None:
-    server = servers(tmp_path / "data")
+    server = faulty_server(tmp_path / "data")
     with closing(flight.connect(server.location)) as client:
         create(client, kind="shuffle", partitions=2)
         seal_two_producers(client)
     server.kill()
-    server = servers(tmp_path / "data")
+    server = faulty_server(tmp_path / "data")
     with closing(flight.connect(server.location)) as client:
         answer = action(client, "seal", dataset="d", attempts={"0": "1", "1": "2"})
         assert answer["rows"] == 2 * NEW.num_rows + OLD.num_rows
@@ -195,9 +181,11 @@ def test_sealing_again_after_a_restart_is_fine_with_the_same_attempts_only(
             action(client, "seal", dataset="d", attempts={"0": "1", "1": "3"})
 
 
-def test_everything_else_is_gone_after_a_restart_and_its_files_too(tmp_path: Path, servers: Servers) -> None:
+def test_everything_else_is_gone_after_a_restart_and_its_files_too(
+    tmp_path: Path, faulty_server: Servers
+) -> None:
     data_dir = tmp_path / "data"
-    server = servers(data_dir, **MEMORY)
+    server = faulty_server(data_dir, **MEMORY)
     with closing(flight.connect(server.location)) as client:
         put(client, BIG, chunk_rows=4, dataset="not-durable")
         action(client, "create", dataset="not-sealed", durable=True, partitions=2)
@@ -206,7 +194,7 @@ def test_everything_else_is_gone_after_a_restart_and_its_files_too(tmp_path: Pat
         put(client, BIG, chunk_rows=4, dataset="kept")
         ticket = client.get_flight_info(flight.FlightDescriptor.for_path("not-durable")).endpoints[0].ticket
     server.kill()
-    server = servers(data_dir, **MEMORY)
+    server = faulty_server(data_dir, **MEMORY)
     with closing(flight.connect(server.location)) as client:
         assert names(client) == {"kept"}
         assert get(client, "kept") == BIG

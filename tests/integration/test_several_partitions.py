@@ -59,12 +59,6 @@ def batch(partition: int, frame: int, kind: pa.DataType) -> pa.RecordBatch:
     return pa.record_batch({"n": plain.cast(kind) if kind == pa.int64() else plain.dictionary_encode()})
 
 
-@pytest.fixture
-def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(server.location) as made:
-        yield made
-
-
 def ticket(**asked: Any) -> flight.Ticket:
     return flight.Ticket(json.dumps({"dataset": "d", **asked}).encode())
 

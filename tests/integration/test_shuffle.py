@@ -25,14 +25,10 @@ from tests.support.raw_flight import (
 )
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"http_port": "-1", "memory_limit": "128MiB"}
+
 PARTITIONS = 4
 SCHEMA = pa.schema([("row", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(http_port=-1, memory_limit="128MiB") as server:
-        yield server
 
 
 @pytest.fixture

@@ -18,18 +18,13 @@ from tests.support.raw_flight import Refused as CallRefused
 from tests.support.raw_put import RawPut, Refused, framed
 from tests.support.server_process import ServerProcess
 
+SERVER_OPTIONS = {"memory_limit": "64MiB", "put_idle_seconds": "1", "stall_seconds": "1"}
+
 Start = Callable[..., ServerProcess]
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 SHUFFLE = command({"dataset": "s", "producer": 3, "attempt": "x"})
 FIRST, FRAME = put_messages(path("d"), [BATCH])
 HALVES = (b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    with ServerProcess.start(memory_limit="64MiB", put_idle_seconds=1, stall_seconds=1) as started:
-        yield started
-        assert started.terminate() == 0, started.tail()
 
 
 @pytest.fixture

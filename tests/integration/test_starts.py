@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from tests.support.changelogs import rates
 from tests.support.damaging import DATABASE, cut, files_of, is_refused, quarantine
 from tests.support.durable import action, get, names, put, put_attempt, segment_bytes, table
 from tests.support.faulty_disk import FaultyServer
-from tests.support.ram_directory import ram_directory
 
 WHOLE = [f"whole-{number}" for number in range(5)]
 ROWS = {
@@ -29,12 +27,6 @@ ROWS = {
     "transaction_id": "entry",
 }
 """Tables of the records, each with a column whose value is changed behind the server's back."""
-
-
-@pytest.fixture
-def data_dir() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path / "data"
 
 
 def durable(client: flight.FlightClient, name: str, seed: int) -> None:

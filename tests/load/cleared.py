@@ -15,7 +15,7 @@ from spark_client.connection import RemoteServer
 from tests.load.torture_calls import Fault, Name
 from tests.load.torture_jobs import Jobs
 from tests.load.torture_logs import LogCalls
-from tests.support.forked_server import ForkedServer
+from tests.support.faulty_disk import FaultyServer
 
 SECONDS = 20.0
 
@@ -28,7 +28,7 @@ def clear(
     calls_for: Callable[[Name], Jobs | LogCalls],
     server: RemoteServer,
     names: Iterable[Name],
-    process: ForkedServer,
+    process: FaultyServer,
     *,
     disk_keeps_files: bool,
 ) -> None:
@@ -53,7 +53,7 @@ def clear(
         raise Fault("a server that holds nothing has refused a put")
 
 
-def _left(server: RemoteServer, process: ForkedServer, *, disk_keeps_files: bool) -> dict[str, Any]:
+def _left(server: RemoteServer, process: FaultyServer, *, disk_keeps_files: bool) -> dict[str, Any]:
     root = Path(process.ready["data_dir"])
     folders = [root / name for name in DATA]
     within = tuple(f"{folder}/" for folder in folders)

@@ -23,7 +23,6 @@ The seed decides what is chosen, not when it happens: a fault may need several r
 from __future__ import annotations
 
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -48,8 +47,7 @@ from tests.load.cleared import clear
 from tests.load.torture_calls import HANG_SECONDS, Calls, Hang, Name, Shared, Unreadable
 from tests.load.torture_jobs import Jobs
 from tests.load.torture_logs import LogCalls, LogName
-from tests.support import platter
-from tests.support.forked_server import ForkedServer, ServerFork
+from tests.support.faulty_disk import FaultyServer
 from tests.support.proxy import Proxy
 from tests.support.ram_directory import ram_directory
 
@@ -144,7 +142,7 @@ class Torture:
         self._names = [self._name(index) for index in range(NAMES)]
         self._write_source()
         self._traffic_ends = threading.Event()
-        self._process: ForkedServer | None = None
+        self._process: FaultyServer | None = None
 
     def _name(self, index: int) -> Name:
         """The name at this place of the list; another one each time."""
@@ -192,7 +190,7 @@ class Torture:
 
     def run(self) -> None:
         """Let one server after the other live and die until the time is over."""
-        with ram_directory() as self._ram, ServerFork() as self._fork:
+        with ram_directory() as self._ram:
             while time.monotonic() < self._ends and not self._must_stop():
                 self._life()
 
@@ -215,6 +213,7 @@ class Torture:
             self._ends = 0
             return
         self._process = process
+        assert process.http is not None
         self.shared.http = process.http
         with ExitStack() as stack:
             ways = self._ways(process, stack)
@@ -238,7 +237,7 @@ class Torture:
                 watchdog.join()
         self._end(process, "SIGTERM" if how == "SIGTERM" else "SIGKILL", faults_before)
         if how == POWER_LOSS:
-            platter.restore(self._store, self._data_dir)
+            process.lose_power()
         for name in self._names:
             name.crash()
 
@@ -246,43 +245,33 @@ class Torture:
     def _data_dir(self) -> Path:
         return self._ram / "data"
 
-    @property
-    def _store(self) -> Path:
-        return self._ram / "platter"
-
-    def _started(self, *, loses_power: bool) -> ForkedServer:
+    def _started(self, *, loses_power: bool) -> FaultyServer:
         """A new server. RuntimeError if it does not start."""
         options = self._options()
-        if loses_power:
-            options["store"] = self._store
         try:
-            return self._fork.start(self._directory / "server.log", **options)
+            return FaultyServer.start(self._data_dir, loses_power=loses_power, **options)
         except RuntimeError as error:
             # What is recovered must have room in memory: a smaller limit than the last server's may be too small.
             if "or raise --memory-limit" not in str(error):
                 raise
-            shutil.rmtree(self._store, ignore_errors=True)
-            return self._fork.start(
-                self._directory / "server.log", **options | {"memory_limit": MOST_MEMORY_BYTES}
-            )
+            options["memory_limit"] = MOST_MEMORY_BYTES
+            return FaultyServer.start(self._data_dir, loses_power=loses_power, **options)
 
     def _options(self) -> dict[str, Any]:
         chance = self._chance
         return {
-            "data_dir": self._data_dir,
-            "control": self._ram / "control",
             "source_roots": self._sources,
             "memory_limit": chance.choice((16 * MIB, 24 * MIB, 32 * MIB, MOST_MEMORY_BYTES)),
             "segment_size": chance.choice((1 << 18, 1 << 20, 4 << 20)),
             "disk_limit": chance.choice((None, None, 64 * MIB, 256 * MIB)),
             "budget_deadline_seconds": 4,
-            "disk_seconds": chance.choice((0.0, 0.01, 0.1)),
+            "slow_seconds": chance.choice((0.0, 0.01, 0.1)),
             "stall_seconds": 5,
             "drain_grace_seconds": 1,
             "keepalive_seconds": 2,
         }
 
-    def _ways(self, process: ForkedServer, stack: ExitStack) -> list[RemoteServer]:
+    def _ways(self, process: FaultyServer, stack: ExitStack) -> list[RemoteServer]:
         """Ways to the server: both lanes for puts, and one whose connections are reset."""
         proxy = stack.enter_context(Proxy.to(process.location))
         self._proxy = proxy
@@ -295,7 +284,7 @@ class Torture:
             stack.callback(way.close)
         return ways
 
-    def _traffic(self, process: ForkedServer, ways: list[RemoteServer], how: str) -> None:
+    def _traffic(self, process: FaultyServer, ways: list[RemoteServer], how: str) -> None:
         """Let the clients work for some seconds. Where the server ends ``_AT_ONCE``, it has ended then."""
         chance = self._chance
         life_seconds = min(chance.uniform(0.5, 7), max(0.5, self._ends - time.monotonic()))
@@ -331,7 +320,7 @@ class Torture:
             self.shared.killed.set()
             process.kill()
             self.kills[how] += 1
-        process.disk.heal()
+        process.heal()
         stop.set()
         self.shared.over.set()
         deadline = time.monotonic() + HANG_SECONDS * 2
@@ -342,7 +331,7 @@ class Torture:
             self.shared.killed.set()
             process.kill()
 
-    def _check_memory(self, process: ForkedServer) -> None:
+    def _check_memory(self, process: FaultyServer) -> None:
         most_bytes = int(process.ready["memory_limit_bytes"]) + CONSTANT_BYTES
         if process.returncode is None and (taken_bytes := process.peak_rss_bytes()) > most_bytes:
             self._fault(
@@ -350,7 +339,7 @@ class Torture:
                 f"the server has taken {taken_bytes >> 20} MiB, and at most {most_bytes >> 20} are right",
             )
 
-    def _end(self, process: ForkedServer, how: str, faults_before: int) -> None:
+    def _end(self, process: FaultyServer, how: str, faults_before: int) -> None:
         if process.returncode is None:
             self.kills[how] += 1
             if how == "SIGTERM":
@@ -476,7 +465,7 @@ class Torture:
     def _must_stop(self) -> bool:
         return len(self.faults) >= self._faults_wanted
 
-    def _watch(self, process: ForkedServer) -> None:
+    def _watch(self, process: FaultyServer) -> None:
         """Ask the server for its health while there is traffic."""
         while not self._traffic_ends.wait(HEALTH_SECONDS):
             began = time.monotonic()
@@ -514,7 +503,7 @@ class _Client:
 class _Trouble:
     """A disk that is full, or fails, for moments."""
 
-    def __init__(self, process: ForkedServer, chance: random.Random, shared: Shared) -> None:
+    def __init__(self, process: FaultyServer, chance: random.Random, shared: Shared) -> None:
         self._process = process
         self._shared = shared
         self._chance = chance
@@ -525,14 +514,14 @@ class _Trouble:
         chance = self._chance
         if self._until and time.monotonic() > self._until:
             self._until = 0.0
-            self._process.disk.heal()
+            self._process.heal()
         elif not self._until and chance.random() < 0.2:
             self._until = time.monotonic() + chance.choice((0.05, 0.3, 1.5))
             functions = chance.choice(_TROUBLES)
             if not functions.keys().isdisjoint(_SYNCS):
                 self._shared.disk_doubtful_until = self._until + DOUBT_SECONDS
             self._shared.disk_keeps_files |= "unlink" in functions
-            self._process.disk.fail(**functions)
+            self._process.fail(**functions)
 
 
 def _verbs(name: Name) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """A disk that fails, or kills its process, on command: for real servers in processes of their own.
 
-``FaultyServer.start(data_dir)`` forks a server from a process that has imported everything already, so
-a start costs a tenth of a second. In it, the functions of :mod:`os` that change what is below the data
+In the process of ``FaultyServer.start(data_dir)`` the functions of :mod:`os` that change what is below the data
 directory are wrapped, and do what the test says at that moment:
 
 * ``server.kill_at(k)``: the process kills itself with SIGKILL before the k-th change from now on. A
@@ -19,57 +18,51 @@ Limits: only calls through :mod:`os` and those of SQLite are seen (the server us
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json
-import multiprocessing
 import os
+import random
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-import uvloop
-
-from flight_server import config
-from flight_server.server import Server
 from tests.support import platter, sqlite_files
 from tests.support.platter import Platter
-
-START_DEADLINE_SECONDS = 120.0
-STOP_DEADLINE_SECONDS = 60.0
+from tests.support.server_process import ServerProcess
 
 _WRITES = ("write", "pwrite", "pwritev")
 _SYNCS = ("fsync", "fdatasync")
 _CHANGES = ("open", *_WRITES, *_SYNCS, "ftruncate", "rename", "unlink", "mkdir", "rmdir")
 _NO_STEPS = ("pread", "wal_write", "db_write")
 _BY_FD = frozenset({*_WRITES, *_SYNCS, "ftruncate", "pread"})
-_FORK = multiprocessing.get_context("forkserver")
-_FORK.set_forkserver_preload([__name__])
+
+
+def install(root: str, control: str, store: str | None, slow_seconds: float) -> None:
+    """Give this process such a disk; the arguments are those of :class:`FaultyDisk`."""
+    disk = FaultyDisk(Path(root), Path(control), None if store is None else Path(store), slow_seconds)
+    disk.install()
 
 
 class FaultyDisk:
-    """The wrappers, in the process that they are for. ``control`` is the file of :class:`DiskOrders`; ``store``, of a
-    :class:`Platter`, for a process whose machine may lose its power; ``pause`` is called before SQLite syncs.
+    """The wrappers, in the process that they are for.
+
+    Args:
+        root: the data directory.
+        control: the file of :class:`DiskOrders`.
+        store: of a :class:`Platter`, for a process whose machine may lose its power.
+        slow_seconds: how long the disk takes at most, in three of ten cases, for an fsync, a rename, a removal or a
+            sync of SQLite: what comes in between is then seen more often.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        control: Path,
-        store: Path | None = None,
-        pause: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, root: Path, control: Path, store: Path | None, slow_seconds: float) -> None:
         self._root = os.fspath(root)
         self._control = control
         self._platter = None if store is None else Platter(root, store)
-        self._pause = pause
+        self._slow_seconds = slow_seconds
         self._fds: set[int] = set()
         self._order: int | None = None
         self._steps = 0
@@ -80,6 +73,9 @@ class FaultyDisk:
         if self._platter is not None:
             self._platter.install()
         sqlite_files.watch(self._around)
+        if self._slow_seconds:
+            for name in ("fsync", "rename", "unlink"):
+                setattr(os, name, self._slow(getattr(os, name)))
         for name in (*_CHANGES, "pread"):
             setattr(os, name, self._wrapped(name, getattr(os, name)))
         close = os.close
@@ -89,6 +85,18 @@ class FaultyDisk:
             close(fd)
 
         os.close = forget
+
+    def _slow(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*arguments: Any, **options: Any) -> Any:
+            self._pause()
+            return function(*arguments, **options)
+
+        return late
+
+    def _pause(self) -> None:
+        # Not in the event loop's thread, which calls none of these after the start.
+        if threading.current_thread() is not threading.main_thread() and random.random() < 0.3:
+            time.sleep(random.uniform(0, self._slow_seconds))
 
     def _around(self, what: str, path: Path, work: Callable[[], None]) -> None:
         if os.fspath(path).startswith(self._root):
@@ -150,17 +158,20 @@ class FaultyDisk:
                 self._steps += 1
 
 
+def _write(control: Path, **orders: Any) -> None:
+    unfinished = control.with_suffix(".new")
+    unfinished.write_text(json.dumps(orders))
+    unfinished.replace(control)
+
+
 class DiskOrders:
     """What the wrappers of a process are to do from now on; each order takes the place of the one before.
 
-    Args:
-        control: the file that they read, beside the data directory.
+    ``control`` is the file that they read, beside the data directory.
     """
 
-    def __init__(self, control: Path) -> None:
-        self._control = control
-        self._orders = 0
-        control.unlink(missing_ok=True)
+    control: Path
+    _orders = 0
 
     def kill_at(self, step: int) -> None:
         """Let the process kill itself before its change number ``step`` from now on; the first is 0."""
@@ -180,34 +191,32 @@ class DiskOrders:
 
     def order(self, **orders: Any) -> None:
         self._orders += 1
-        unfinished = self._control.with_suffix(".new")
-        unfinished.write_text(json.dumps({"order": self._orders, **orders}))
-        unfinished.replace(self._control)
+        _write(self.control, order=self._orders, **orders)
 
 
-class FaultyServer(DiskOrders):
-    """A server in a process of its own; also a context manager that kills it."""
+class FaultyServer(DiskOrders, ServerProcess):
+    """A server with such a disk."""
 
-    def __init__(
-        self, process: ForkServerProcess, pipe: Connection, control: Path, data_dir: Path, store: Path | None
-    ) -> None:
-        super().__init__(control)
-        self.process = process
-        self.location = ""
-        self._pipe = pipe
-        self._data_dir = data_dir
-        self._store = store
+    _store: Path | None
+    _data_dir: Path
 
     @classmethod
-    def start(
+    def start(  # type: ignore[override]  # it has a data directory
         cls,
         data_dir: Path,
         *,
         fail: dict[str, str] | None = None,
         loses_power: bool = False,
+        slow_seconds: float = 0.0,
         **settings: Any,
     ) -> Self:
         """Start a server, with functions that fail from the beginning, and return once it serves.
+
+        Args:
+            fail: see the method ``fail``.
+            loses_power: whether ``lose_power`` may be called.
+            slow_seconds: see :class:`FaultyDisk`.
+            settings: options of ``flight-server``.
 
         Raises:
             RuntimeError: with what the server said, when it did not start.
@@ -216,76 +225,14 @@ class FaultyServer(DiskOrders):
         store = data_dir.with_name(f"{data_dir.name}.platter") if loses_power else None
         if store is not None:
             shutil.rmtree(store, ignore_errors=True)
-        ours, theirs = _FORK.Pipe(duplex=False)
-        process = _FORK.Process(target=_run, args=(data_dir, control, store, theirs, settings), daemon=True)
-        server = cls(process, ours, control, data_dir, store)
-        if fail is not None:
-            server.fail(**fail)
-        process.start()
-        theirs.close()
-        try:
-            kind, text = ours.recv() if ours.poll(START_DEADLINE_SECONDS) else ("error", "it said nothing")
-        except EOFError:
-            kind, text = "error", "its process ended"
-        if kind == "error":
-            server.close()
-            raise RuntimeError(text)
-        server.location = text
+        _write(control, fail=fail or {})
+        disk = {"root": data_dir, "control": control, "store": store, "slow_seconds": slow_seconds}
+        server = super().start(disk=json.dumps(disk, default=str), data_dir=data_dir, **settings)
+        server.control, server._store, server._data_dir = control, store, data_dir
         return server
-
-    def kill(self) -> None:
-        """End the process with SIGKILL."""
-        self.process.kill()
-        self.wait()
 
     def lose_power(self) -> None:
         """End the process with SIGKILL; the data directory is then as after the loss of the machine's power."""
-        assert self._store is not None
         self.kill()
+        assert self._store is not None
         platter.restore(self._store, self._data_dir)
-
-    def wait(self) -> int | None:
-        """Wait for the end of the process, and return its exit code, -9 if it was killed; None if it
-        goes on.
-        """
-        self.process.join(STOP_DEADLINE_SECONDS)
-        return self.process.exitcode
-
-    def terminate(self) -> int | None:
-        """Ask for a clean end, and return the exit code."""
-        self.process.terminate()
-        return self.wait()
-
-    def close(self) -> None:
-        """Make sure that the process is gone; may be called twice."""
-        if not self._pipe.closed:
-            self._pipe.close()
-            self.process.kill()
-            self.process.join(STOP_DEADLINE_SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _run(
-    data_dir: Path, control: Path, store: Path | None, pipe: Connection, settings: dict[str, Any]
-) -> None:
-    FaultyDisk(data_dir, control, store).install()
-    uvloop.run(_serve(data_dir, pipe, settings))
-
-
-async def _serve(data_dir: Path, pipe: Connection, settings: dict[str, Any]) -> None:
-    server = Server(config.load({"port": 0, "http_port": -1, "data_dir": data_dir, **settings}))
-    try:
-        await server.start()
-    except OSError as error:
-        await server.stop()
-        pipe.send(("error", str(error)))
-        return
-    pipe.send(("ready", server.location))
-    await asyncio.shield(server.run())

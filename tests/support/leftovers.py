@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import server_fork
+
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
 _YOUNG_SECONDS = 0.02
 # These live as long as the process, which starts each once. The servers that are forked from the last one do not.
-_FORK = "tests.support.server_fork"
 _JVM = "pyspark-shell"  # of all sessions of this process; the first may begin in any test
-_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", _FORK, _JVM)
+_PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", server_fork.__name__, _JVM)
 _OUR_PACKAGES = ("flight_server", "spark_client", "tests")
 
 
@@ -108,8 +109,8 @@ def _children() -> set[int]:
     permanent = {
         pid for pid, command in commands.items() if any(name in command for name in _PERMANENT_CHILDREN)
     }
-    forked = {child for pid in permanent if _FORK in commands[pid] for child in _child_pids(pid)}
-    return (commands.keys() - permanent) | forked
+    forked = () if (fork := server_fork.pid()) is None else _child_pids(fork)
+    return (commands.keys() - permanent) | {*forked}
 
 
 def _child_pids(process: int | str) -> Iterator[int]:

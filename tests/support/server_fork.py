@@ -4,8 +4,8 @@ Guarantee: a :class:`Forked` behaves as the ``subprocess.Popen`` of ``python -m 
 same arguments, environment and pipes, up to the interpreter's own end. Only its command line, and what the interpreter
 reads from the environment before it runs a module, are those of the process that is forked from.
 
-This module, run as a program, is that process: one for each process of pytest, until that one ends. It uses no gRPC
-itself, which does not work in a fork of a process that has used it.
+This module, run as a program, is that process: one for a run of pytest. Each process of tests has a fork of it, whose
+children are the servers. It uses no gRPC itself, which does not work in a fork of a process that has used it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import socket
 import subprocess
 import sys
 import threading
+import uuid
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 ROOT = Path(__file__).resolve().parents[2]
+DISK = "FAULTY_DISK"
+"""The variable with what ``faulty_disk.install`` is called with, as JSON."""
 _REQUEST_BYTES = 1 << 20
 
 
@@ -73,41 +76,68 @@ _LOCK = threading.Lock()
 
 
 class _Fork:
-    """The process that servers are forked from."""
+    """The process that servers of this one are forked from: a fork itself, which ends with its connection."""
 
-    def __init__(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, address: str) -> None:
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.connect(address)
         self._lock = threading.Lock()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(theirs.fileno())],
-                cwd=ROOT,
-                pass_fds=[theirs.fileno()],
-                env={
-                    name: value for name, value in os.environ.items() if not name.startswith("FLIGHT_SERVER_")
-                },
-            )
+        self.pid = int(self._control.recv(_REQUEST_BYTES))
 
     def ask(self, request: Any, descriptors: list[int] | None = None) -> Any:
         with self._lock:
             socket.send_fds(self._control, [json.dumps(request).encode()], descriptors or [])
             return json.loads(self._control.recv(_REQUEST_BYTES))
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._control.close()
-        self._process.wait()
+
+
+@cache
+def _root() -> tuple[str, subprocess.Popen[bytes]]:
+    """The process that imports the server: its address and itself."""
+    address = f"\0server-fork-{uuid.uuid4()}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(address)
+    listener.listen()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FLIGHT_SERVER_")}
+    with listener:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(listener.fileno())],
+            cwd=ROOT,
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.PIPE,
+            env=environment,
+        )
+    return address, process
 
 
 @cache
 def _fork() -> _Fork:
-    return _Fork()
+    return _Fork(_root()[0])
+
+
+def begin() -> None:
+    """Have processes that are forked from this one fork servers from the same process."""
+    _root()
+
+
+def pid() -> int | None:
+    """The process whose children are the servers; None if there was none."""
+    return _fork().pid if _fork.cache_info().currsize else None
 
 
 def end() -> None:
-    """End the process that servers are forked from, if there is one."""
+    """End the processes that servers are forked from, if there are any."""
     if _fork.cache_info().currsize:
-        _fork().end()
+        _fork().close()
         _fork.cache_clear()
+    if _root.cache_info().currsize:
+        _, process = _root()
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+        _root.cache_clear()
 
 
 def _pipe() -> tuple[IO[str], IO[str]]:
@@ -117,10 +147,24 @@ def _pipe() -> tuple[IO[str], IO[str]]:
 
 
 def main() -> None:
-    """Fork a server for each request with descriptors; answer others with the exit code of an ended one."""
+    """Fork a process for each connection, until there is no more input."""
     importlib.import_module("flight_server.__main__")
-    serve = importlib.import_module("tests.support.watched_server").main
-    control = socket.socket(fileno=int(sys.argv[1]))
+    importlib.import_module("tests.support.watched_server")
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+        control, _ = listener.accept()
+        if not os.fork():
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _serve(control)
+            return
+        control.close()
+
+
+def _serve(control: socket.socket) -> None:
+    """Fork a server for each request with descriptors; answer others with the exit code of an ended one."""
+    control.send(str(os.getpid()).encode())
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, _REQUEST_BYTES, 2)
         if not request:
@@ -141,8 +185,10 @@ def main() -> None:
     arguments, environment = asked
     os.environ.clear()
     os.environ.update(environment)
+    if disk := os.environ.pop(DISK, None):
+        importlib.import_module("tests.support.faulty_disk").install(**json.loads(disk))
     sys.argv = ["flight-server", *arguments]
-    serve()
+    importlib.import_module("tests.support.watched_server").main()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-from .server_fork import Forked
+from .server_fork import DISK, Forked
 from .watched_server import DIRECTORY
 
 WATCHED = "tests.support.watched_server"
@@ -53,6 +53,7 @@ class ServerProcess:
         environment: dict[str, str] | None = None,
         command: Sequence[str | Path] | None = None,
         directory: Path = ROOT,
+        disk: str | None = None,
         **options: Option,
     ) -> Self:
         """Start a server and return once it serves.
@@ -61,13 +62,16 @@ class ServerProcess:
         ``False`` leave the option out. ``port`` and ``http_port`` are any free ones unless they are given.
         ``command``, in place of ``COMMAND``, and ``directory`` are for a server that is installed elsewhere. Without
         them the server's event loop is watched in tests (``watched_server``), and without an ``environment`` of its
-        own the process is a fork (``server_fork``).
+        own the process is a fork (``server_fork``), which may have a faulty ``disk`` (``faulty_disk``).
         Raises RuntimeError with the log when the server ends, or is not ready in time.
         """
         given = {"port": 0, "http_port": 0, "log_format": "json", "exit_with_parent": True, **options}
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("FLIGHT_SERVER_")}
         # The server ends with its input, which is held open here: it must not outlive a test run that was killed.
-        if (command or COMMAND or environment) is None and program() == WATCHED and directory == ROOT:
+        is_usual = (command or COMMAND or environment) is None and program() == WATCHED and directory == ROOT
+        if disk is not None:
+            server = cls(Forked([*flags(given), *arguments], inherited | {DISK: disk}))
+        elif is_usual:
             server = cls(Forked([*flags(given), *arguments], inherited))
         else:
             server = cls(

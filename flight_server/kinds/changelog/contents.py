@@ -49,8 +49,10 @@ class Range:
     @classmethod
     def of(cls, low: int, high: int, since: int, base: RunFile | None) -> Range:
         """Look which rows of a file it has; reads no block if all are in the range."""
+        if base is None:
+            return cls(low, high, since)
         blocks = []
-        for number, block in enumerate([] if base is None else base.blocks):
+        for number, block in enumerate(base.blocks):
             if low <= block.low and block.high <= high:
                 blocks.append((number, block))
             elif block.low <= high and low <= block.high and (part := base.block(number).between(low, high)):

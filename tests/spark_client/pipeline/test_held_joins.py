@@ -124,7 +124,9 @@ def test_an_exchange_with_another_use_is_written() -> None:
     pair = joined(one, two, "inner")
     twice = leg(*pair.parts, *(replace(part, stages=(*part.stages, FILTER)) for part in pair.parts))
     assert found(twice) == set(), "a join that is used twice"
-    checked = replace(pair.parts[0].stages[0], right_placed=PlacedKeys("an exchange", DECLARED.schema, 3))  # type: ignore[call-arg]
+    join = pair.parts[0].stages[0]
+    assert isinstance(join, JoinStage)
+    checked = replace(join, right_placed=PlacedKeys("an exchange", DECLARED.schema, 3))
     assert found(leg(replace(pair.parts[0], stages=(checked,)))) == {("left", True)}, "its keys are checked"
 
 

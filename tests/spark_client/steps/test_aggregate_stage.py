@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import pickle
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from decimal import ROUND_HALF_UP, Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +27,6 @@ from spark_client.reducing.group_states import Sum
 from spark_client.spill import TaskMemory
 from spark_client.steps import FinalStage, PartialStage, Pass, run
 from tests.support.examples import examples
-from tests.support.step_process import measured
 
 SCHEMA = pa.schema(
     [
@@ -283,9 +284,36 @@ def test_a_sum_of_decimals_that_leaves_its_type_is_an_error_and_never_wraps(sign
         reduced([top] * 4)
 
 
+BUDGET_BYTES = 16 << 20
+
+
+def peak(keys: Sequence[str], wanted: Sequence[tuple[str, str]], directory: str) -> tuple[int | None, int]:
+    """The most that Arrow holds, and what is spilled, of rows six times the budget of which each key has three."""
+    memory = TaskMemory(BUDGET_BYTES, directory)
+    partial, final = stages(keys, wanted)
+    random, count, batch_rows = np.random.default_rng(1), 6 * BUDGET_BYTES // 20, 1 << 17
+
+    def lifted() -> Iterator[pa.RecordBatch]:
+        for _ in range(0, count, batch_rows):
+            k = random.integers(0, count // 3, batch_rows)
+            rows = {"k": k.astype(np.int32), "v": k, "f": k.astype(np.float64)}
+            yield partial.reduction.lift(pa.record_batch(rows))
+
+    for _ in run([final], lifted(), Pass(kept=True, memory=memory)):
+        pass
+    return pa.default_memory_pool().max_memory(), memory.spilled_bytes
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("step", ["aggregate, groups of 3", "distinct, rows 3 times"])
-def test_arrow_holds_no_more_than_one_and_a_half_budgets(step: str, tmp_path: Path) -> None:
-    found = measured(step, "numbers", budget_bytes=16 << 20, times=6, scratch_dir=tmp_path)
-    assert found.spilled_bytes > 6 * (16 << 20)
-    assert found.arrow_bytes <= 1.5 * (16 << 20)
+@pytest.mark.parametrize(
+    ("keys", "wanted"), [(["k"], [("f", name) for name in NUMBERS]), (["k", "v", "f"], [])]
+)
+def test_arrow_holds_no_more_than_one_and_a_half_budgets(
+    keys: list[str], wanted: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    # In a process of its own: a proxy of its pool does not see what Arrow's own query engine takes for groups.
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        peak_bytes, spilled_bytes = process.submit(peak, keys, wanted, str(tmp_path)).result()
+    assert peak_bytes is not None
+    assert spilled_bytes > 6 * BUDGET_BYTES
+    assert peak_bytes <= 1.5 * BUDGET_BYTES
