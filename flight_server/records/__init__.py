@@ -6,6 +6,7 @@ from .changelog_records import (
     NoDatabase,
     RecordGone,
     StoredChangelog,
+    StoredFold,
     StoredHold,
     StoredRange,
     StoredVersions,

@@ -10,6 +10,7 @@ Tables
                         together
     ``run``             its files; the version of all rows of a large put's file
     ``range``           the ranges of its keys' hashes that a file is the base of, or that are not as they began
+    ``fold``            folds that began before versions which may depend on them, and whose result is in no file
     ``hold``            its holds; and those that ended by themselves, of which the version alone is remembered
     ``transaction_id``  its transactions
 
@@ -45,6 +46,7 @@ from .quarantine import Quarantined
 from .tables import (
     CHANGELOG,
     DATASET,
+    FOLD,
     HOLD,
     OF_CHANGELOGS,
     RANGE,
@@ -101,6 +103,18 @@ class StoredRange(NamedTuple):
     base: str | None
 
 
+class StoredFold(NamedTuple):
+    """A fold that has begun: of hashes from ``low`` to ``high`` it folds updates up to ``since``, and knows those up to
+    ``upto``. ``to_file``: its result is for a file; else it is in memory, and of all rows.
+    """
+
+    upto: int
+    to_file: int
+    since: int
+    low: int
+    high: int
+
+
 class StoredHold(NamedTuple):
     """A hold. Of one that has ended by itself ``until`` is None, and ``taken`` is when it ended."""
 
@@ -124,6 +138,7 @@ class StoredChangelog:
     runs: list[tuple[str, int | None]]
     ranges: list[StoredRange]
     versions: list[StoredVersions]
+    folds: list[StoredFold]
     holds: list[StoredHold]
     transactions: dict[str, Entry]
     forgotten: list[int]
@@ -182,6 +197,7 @@ class ChangelogRecords:
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
+        self._folds: dict[int, StoredFold] = {}  # those that the next versions bring along
         self._keep = True
 
     @property
@@ -227,6 +243,10 @@ class ChangelogRecords:
 
         await self._database.commit(insert, created)
 
+    def begin(self, fold: StoredFold) -> None:
+        """A fold begins. It is written with the next versions, because these may ask what it leaves."""
+        self._folds[fold.to_file] = fold
+
     def block(self, encode: Callable[[], bytes]) -> bytes:
         """The rows of a commit, for :meth:`add`."""
         return encode() if self._database.lasting else b""
@@ -257,7 +277,7 @@ class ChangelogRecords:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
             )
-        runs = [*self._runs, *files]
+        runs, folds = [*self._runs, *files], list(self._folds.values())
 
         def insert(rows: _Rows) -> None:
             rows.upper, rows.time = last, time
@@ -265,6 +285,9 @@ class ChangelogRecords:
                 rows.put(VERSION, [(first, last, time, block)])
             if files:
                 self._put_runs(rows, runs)
+            for fold in folds:
+                rows.delete(FOLD, "upto = ? AND to_file = ?", fold.upto, fold.to_file)
+            rows.put(FOLD, map(_signed_fold, folds))
             rows.crc32c += put_transactions(rows.connection, self._row, transactions)
 
         def added() -> None:
@@ -272,6 +295,7 @@ class ChangelogRecords:
                 self._count(last, room)
             if files:
                 self._name(runs)
+            self._folds.clear()
             then()
 
         await self._change(insert, added)
@@ -282,9 +306,12 @@ class ChangelogRecords:
         ranges: Sequence[StoredRange],
         since: int,
         covered: int,
+        *,
+        folds: Sequence[StoredFold] | None,
         then: Callable[[], None],
     ) -> None:
         """These files and ranges take the place of all others; they have all updates up to version ``covered``.
+        ``folds``: to files, that are left; None if they are what they were.
 
         Raises DiskTrouble, RecordGone.
         """
@@ -293,6 +320,10 @@ class ChangelogRecords:
         def replace(rows: _Rows) -> None:
             rows.since = since
             rows.delete(VERSION, "last <= ?", covered)
+            rows.delete(FOLD, "to_file = 0 AND upto <= ?", covered)
+            if folds is not None:
+                rows.delete(FOLD, "to_file = 1")
+                rows.put(FOLD, map(_signed_fold, folds))
             self._put_runs(rows, runs)
             known, kept = set(self._ranges), set(ranges)
             for each in known - kept:
@@ -304,6 +335,8 @@ class ChangelogRecords:
             self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
             self._ranges = list(ranges)
+            if folds is not None:
+                self._folds.pop(1, None)
             then()
 
         await self._change(replace, published)
@@ -432,6 +465,7 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
     runs = list(RUN.rows(connection, "dataset = ?", of_dataset))
     ranges = list(RANGE.rows(connection, "dataset = ? ORDER BY low", of_dataset))
     versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
+    folds = FOLD.rows(connection, "dataset = ? ORDER BY upto, to_file", of_dataset)
     holds = [
         StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)
     ]
@@ -447,10 +481,15 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         [(name, version) for _, name, version in runs],
         [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
+        [StoredFold(*rest, low + (1 << 63), high + (1 << 63)) for _, *rest, low, high in folds],
         holds,
         transactions,
         forgotten,
     )
+
+
+def _signed_fold(fold: StoredFold) -> StoredFold:
+    return fold._replace(low=_signed(fold.low), high=_signed(fold.high))
 
 
 def _signed(hash_: int) -> int:

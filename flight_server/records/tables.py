@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The database's ``user_version``; 0 is a new one."""
 
 Value = int | float | str | bytes | None
@@ -206,6 +206,18 @@ RANGE = RecordTable(
     },
     "PRIMARY KEY (dataset, low)",
 )
+FOLD = RecordTable(
+    "fold",
+    {
+        "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
+        "upto": "INTEGER NOT NULL",
+        "to_file": "INTEGER NOT NULL",
+        "since": "INTEGER NOT NULL",
+        "low": "INTEGER NOT NULL",  # as of a range
+        "high": "INTEGER NOT NULL",
+    },
+    "PRIMARY KEY (dataset, upto, to_file)",
+)
 HOLD = RecordTable(
     "hold",
     {
@@ -231,9 +243,9 @@ QUARANTINE = RecordTable(
     },
     "PRIMARY KEY (name, generation)",
 )
-OF_CHANGELOGS: Final = (VERSION, RUN, RANGE, HOLD, TRANSACTION)
+OF_CHANGELOGS: Final = (VERSION, RUN, RANGE, FOLD, HOLD, TRANSACTION)
 """The tables whose rows a changelog has."""
-OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD)
+OF_DATASETS: Final = (FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, FOLD, HOLD)
 """The tables whose rows belong to a row of ``dataset``, and go with it."""
 DECLARATIONS: Final = [
     "CREATE TABLE server (commits INTEGER NOT NULL)",

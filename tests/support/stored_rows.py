@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from flight_server.records import DATABASE_NAME, Database
-from flight_server.records.tables import CHANGELOG, HOLD, RANGE, RUN, TRANSACTION, VERSION
+from flight_server.records.tables import CHANGELOG, FOLD, HOLD, RANGE, RUN, TRANSACTION, VERSION
 from flight_server.storage.opened_records import RECORDS_NAME
 
-OF_A_CHANGELOG = (CHANGELOG, VERSION, RUN, RANGE, HOLD, TRANSACTION)
+OF_A_CHANGELOG = (CHANGELOG, VERSION, RUN, RANGE, FOLD, HOLD, TRANSACTION)
 
 
 def rows_of(database: Database, row: int) -> dict[str, list[Any]]:

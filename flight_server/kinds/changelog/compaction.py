@@ -109,7 +109,8 @@ class Fold(Work):
             else:
                 updates = Updates.joined(self.layout, parts)
                 self._add(fold.left(self._rule, updates))
-                if self._is_full():
+                writer = self._writer
+                if writer is not None and (writer.rows >= RANGE_ROWS or writer.size_bytes >= RANGE_BYTES):
                     self._end_range(high)
                 rows, size_bytes = rows + len(updates), size_bytes + updates.size_bytes
                 yield len(updates)
@@ -121,11 +122,6 @@ class Fold(Work):
     def _add(self, left: Updates) -> int:
         self._write(left.where(left.versions <= self._fold.since))
         return len(left)
-
-    def _is_full(self) -> bool:
-        """Whether what the rule has left is enough for a range."""
-        writer = self._writer
-        return writer is not None and (writer.rows >= RANGE_ROWS or writer.size_bytes >= RANGE_BYTES)
 
     def _end_range(self, high: int) -> None:
         self._made.append(Range.of(self._next, high, self._fold.since, self._written()))

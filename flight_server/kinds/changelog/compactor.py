@@ -41,7 +41,6 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Going, Rewrite
-from .contents import Contents
 from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
@@ -186,8 +185,14 @@ class Compactor:
                 await in_thread(self._threads, amounts.count)  # it may read files
             else:
                 amounts.count()
+            # In the turn no commit is written: the next one brings along what began before it.
+            async with changelog.turn:
+                self._begin_counted(changelog, amounts, now)
         finally:
             self._planning.discard(changelog)
+
+    def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
+        going = changelog.working
         contents, counted = changelog.contents, amounts.contents
         if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
@@ -202,9 +207,8 @@ class Compactor:
         if not full and not any(each.in_memory for each in going):
             memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
         if not full and all(each.in_memory for each in going):
-            files = (
-                plan_files(amounts) if changelog.begun is None else Plan((0, 0))
-            )  # which goes on with that
+            # A fold that was begun comes first, whatever is planned.
+            files = Plan((0, 0)) if changelog.begun is not None else plan_files(amounts)
             if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
@@ -253,8 +257,9 @@ class Compactor:
             new_file=new_file,
             memory=self._memory,
         )
-        if plan.folds:
+        if work.begun is not None and changelog.begun is None:
             changelog.begun = work.begun
+            changelog.records.begin(work.begun.stored(to_file=work.to_file))
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]
 
@@ -281,11 +286,16 @@ class Compactor:
                     changelog.begun = rest
 
             if work.to_file:
+                in_memory = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
                 await changelog.records.publish(
                     [run for run in contents.runs if isinstance(run, RunFile)],
-                    _stored_ranges(contents),
+                    [
+                        StoredRange(each.low, each.since, None if each.base is None else each.base.name)
+                        for each in contents.bases.ranges
+                    ],
                     changelog.since,
-                    _covered(contents, changelog.upper),
+                    min(in_memory, default=changelog.upper + 1) - 1,
+                    folds=[rest.stored(to_file=True)] if rest is not None else [] if folds else None,
                     then=replace,
                 )
             else:
@@ -307,16 +317,3 @@ class Compactor:
             self._entered += 1
             heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
             self._wake.set()
-
-
-def _stored_ranges(contents: Contents) -> list[StoredRange]:
-    bases = contents.bases.ranges
-    return [
-        StoredRange(each.low, each.since, None if each.base is None else each.base.name) for each in bases
-    ]
-
-
-def _covered(contents: Contents, upper: int) -> int:
-    """The version before the first one that has rows in memory only."""
-    firsts = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
-    return min(firsts) - 1 if firsts else upper

@@ -58,7 +58,7 @@ class Range:
             elif block.low <= high and low <= block.high and (part := base.block(number).between(low, high)):
                 ends = {"low": int(part.hashes[0]), "high": int(part.hashes[-1])}
                 size_bytes = block.size_bytes * len(part) // block.rows
-                blocks.append((number, replace(block, rows=len(part), size_bytes=size_bytes, **ends)))
+                blocks.append((number, block._replace(rows=len(part), size_bytes=size_bytes, **ends)))
         return cls(low, high, since, base if blocks else None, tuple(blocks))
 
     @property

@@ -7,6 +7,16 @@ Large keys
     tombstones of the hash, which delete rows of any piece. A rule learns what other pieces have by sums
     (``rules.ranked``), so :func:`in_pieces` shows it all of them a few times and holds one. A function with ``totals``
     takes such a piece.
+
+Deletes
+    A tombstone deletes the updates of its key whose versions are below its own, also retractions that wait for their
+    rows. Later updates count anew. So an update counts from its version on, until the next tombstone of its key.
+
+    A tombstone is an update whose diff is ``DELETE``. Its row has the key; the other columns are null, also where the
+    schema declares them without nulls, so neither a rule nor a reader may get it: :func:`living` takes it out. A fold
+    sees whole keys, so deleted updates go with the tombstones up to ``since``. Rows that a rule has put together before
+    a tombstone stay emitted: :func:`lifetimes` gives the updates so that no part has a tombstone between its first and
+    its last update of a key.
 """
 
 from __future__ import annotations
@@ -19,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from .deletes import lifetimes, living, undeleted
+from flight_server.records import StoredFold
+
 from .rules import Groups, Kept, KeyTotals, Rule
 from .runs import DELETE, Layout, Updates, rows_at
 
@@ -29,6 +40,8 @@ PROBED_BYTES = 1 << 20
 
 Numbers = NDArray[np.int64]
 T = TypeVar("T")
+
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -150,8 +163,9 @@ def compacted(updates: Updates, since: int, rule: Rule, totals: PieceTotals | No
     """The updates that stand for these at every version from ``since`` on: those above it, and one for each row that
     the rule needs.
     """
-    updates, tombstones = undeleted(updates, since)
-    distinct = Distinct.of(added_up(updates), totals)
+    rows, ends = living(updates)
+    tombstones = updates.where((updates.diffs == DELETE) & (updates.versions > since))
+    distinct = Distinct.of(added_up(rows if ends is None else rows.where(ends > since)), totals)
     versions, diffs = distinct.updates.versions, distinct.updates.diffs
     if not len(versions):
         return tombstones
@@ -177,13 +191,17 @@ class Begun:
 
     From this moment on its keys read as folded (``views``). Else a reader would see a row that the rule leaves out, if
     a commit that comes while the fold works retracts the rows above it; and see it no more once the fold is published.
-    A fold that is given up is begun again, before any other.
+    A fold that is given up, or that a crash ends, is begun again, before any other: versions that were committed behind
+    its beginning have it in the records.
     """
 
     low: int
     high: int
     since: int
     upto: int
+
+    def stored(self, *, to_file: bool) -> StoredFold:
+        return StoredFold(self.upto, int(to_file), self.since, self.low, self.high)
 
     def left(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
         """What it leaves of its keys, of which these are all updates."""
@@ -209,6 +227,72 @@ def added_up(updates: Updates) -> Updates:
         return updates
     first_ones = updates.take(firsts[left])
     return replace(first_ones, diffs=sums[left])
+
+
+# Deletes
+
+
+def tombstones(layout: Layout, batches: Sequence[pa.RecordBatch], dataset: str) -> Updates:
+    """Sorted tombstones of the keys in these batches, with version 0, one for each key.
+
+    Raises BadFrame: see :meth:`Layout.check_nulls`.
+    """
+    keys = pa.concat_batches([layout.key_rows(batch) for batch in batches])
+    layout.check_nulls(keys, dataset)
+    count, key = keys.num_rows, set(layout.key)
+    columns = [
+        keys.column(field.name) if number in key else pa.nulls(count, field.type)
+        for number, field in enumerate(layout.schema)
+    ]
+    rows = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
+    updates = Updates.of(layout, rows, np.zeros(count, np.int64), np.full(count, DELETE))
+    return updates if len(updates.key_starts) == count else updates.take(updates.key_starts)
+
+
+def living(updates: Updates) -> tuple[Updates, Numbers | None]:
+    """The updates without tombstones; and for each the version at which it is deleted, greater than every version if it
+    is not. None if there is no tombstone.
+    """
+    if not updates.tombstones:
+        return updates, None
+    keys, order = _by_time(updates)
+    deletes, versions = updates.diffs[order] == DELETE, updates.versions[order]
+    places = np.where(deletes, np.arange(len(order)), len(order) - 1)
+    following = np.minimum.accumulate(places[::-1])[::-1]
+    deleted = deletes[following] & (keys[following] == keys)
+    ends = np.empty(len(order), np.int64)
+    ends[order] = np.where(deleted, versions[following], _NEVER)
+    rows = np.flatnonzero(updates.diffs != DELETE)
+    return updates.take(rows), ends[rows]
+
+
+def lifetimes(updates: Updates, after: int, upto: int) -> Iterator[Updates]:
+    """The updates that count at a version from ``after`` to ``upto``, without tombstones, in parts: of each part and
+    key no update is deleted in between that another one survives.
+    """
+    rows, ends = living(updates)
+    if ends is None:
+        yield updates
+        return
+    keys, order = _by_time(updates)
+    passed = np.cumsum((updates.diffs[order] == DELETE) & (updates.versions[order] <= upto))
+    total = passed[np.append(updates.key_starts[1:], len(updates)) - 1][keys]
+    later = np.empty(len(order), np.int64)
+    later[order] = total - passed
+    later = later[updates.diffs != DELETE]
+    later[ends <= after] = -1
+    for number in range(int(later.max(initial=-1)) + 1):
+        yield rows.where(later == number)
+
+
+def _by_time(updates: Updates) -> tuple[Numbers, Numbers]:
+    """For each update the number of its key; and the places of the updates by key and version, a tombstone before the
+    others of its version.
+    """
+    keys = np.zeros(len(updates), np.int64)
+    keys[updates.key_starts[1:]] = 1
+    keys = np.cumsum(keys)
+    return keys, np.lexsort((updates.diffs != DELETE, updates.versions, keys))
 
 
 # Large keys

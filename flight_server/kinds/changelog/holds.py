@@ -111,7 +111,8 @@ class Holds:
         self.lapsed: dict[str, Hold] = {}
         self._followers: dict[object, Hold] = {}
         self._changing: frozenset[str] = frozenset()
-        self._logged: HeldBack | None = None
+        self._logged: tuple[str, int] | None = None
+        self._log_at_seconds = 0.0
 
     def __len__(self) -> int:
         return len(self.named) + len(self._followers)
@@ -135,12 +136,13 @@ class Holds:
 
     def long_held_back(self, horizon: int, now: float) -> HeldBack | None:
         """As :meth:`held_back`, once that has lasted for ``SAID_SECONDS``, and again whenever the time has doubled."""
-        held, logged = self.held_back(horizon, now), self._logged
-        if held is None or logged is None or (held.hold, held.version) != (logged.hold, logged.version):
-            self._logged = logged = held and replace(held, seconds=SAID_SECONDS / 2)
-        if held is None or logged is None or held.seconds < 2 * logged.seconds:
+        held = self.held_back(horizon, now)
+        place = None if held is None else (held.hold, held.version)
+        if place != self._logged:
+            self._logged, self._log_at_seconds = place, SAID_SECONDS
+        if held is None or held.seconds < self._log_at_seconds:
             return None
-        self._logged = held
+        self._log_at_seconds = 2 * held.seconds
         return held
 
     def _all(self) -> Iterator[tuple[str, Hold]]:

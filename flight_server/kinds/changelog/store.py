@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import sqlite3
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -56,6 +57,7 @@ from flight_server.records import (
     Quarantined,
     RecordGone,
     StoredChangelog,
+    StoredFold,
     StoredRange,
     StoredVersions,
     changelogs,
@@ -74,13 +76,13 @@ from .commits import Commits
 from .compactor import DUTIES, Compactor
 from .contents import Bases, Contents, Range
 from .emitting import Emitter
+from .folding import Begun, compacted
 from .holds import MAX_LAPSED
 from .reads import ChangelogRead, ChangelogReads
-from .rules import make_rule
+from .rules import Rule, make_rule
 from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
 from .timeline import Timeline, past_time, wall_time
-from .version_appends import VersionAppends
-from .writes import ChangelogSink, ChangelogWrite
+from .writes import ChangelogSink, ChangelogWrite, VersionAppends
 
 MEMORY_SHARE = 16
 """Runs in memory have one part in so many of the memory limit, within the account ``metadata``."""
@@ -581,16 +583,24 @@ def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
     changelog = store.changelog_of(stored.declared)
     files = [_file(changelog, name, version) for name, version in stored.runs]
     changelog.records.restore(stored, files)
-    changelog.since, changelog.upper = stored.since, stored.upper
+    changelog.since = max(stored.since, *(fold.since for fold in stored.folds), 0)
+    changelog.upper = stored.upper
     changelog.timeline = _timeline(stored)
     changelog.transactions = Transactions(
         changelog.name, store.catalogue.budget.metadata, stored.transactions, stored.forgotten
     )
     for hold in stored.holds:
         changelog.holds.restore(hold)
-    changelog.contents = _contents(changelog.layout, stored.ranges, files).committed(
-        list(_in_memory(store, changelog.layout, stored.versions))
-    )
+    for fold in stored.folds:
+        if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
+            raise Damaged("a fold of it cannot have begun")
+        if fold.to_file:
+            changelog.begun = Begun(fold.low, fold.high, fold.since, fold.upto)
+    contents = _contents(changelog.layout, stored.ranges, files)
+    in_memory = [fold for fold in stored.folds if not fold.to_file]
+    runs = list(_in_memory(store, contents.bases, stored.versions, in_memory, changelog.rule))
+    since = in_memory[-1].since if in_memory else 0
+    changelog.contents = replace(contents.committed(runs), recent_since=since)
     return changelog
 
 
@@ -620,16 +630,31 @@ def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -
     return Contents(bases, tuple(file for file in files if file not in bases.runs))
 
 
-def _in_memory(store: ChangelogKind, layout: Layout, versions: list[StoredVersions]) -> Iterator[MemoryRun]:
-    """The versions that no file has."""
-    waiting: list[Updates] = []
-    for number, stored in enumerate(versions, 1):
-        waiting.append(of_block(layout, stored.block))
-        if sum(map(len, waiting)) >= JOINED_ROWS or number == len(versions):
-            updates = Updates.joined(layout, waiting)
-            first, last = int(updates.versions.min()), int(updates.versions.max())
-            yield MemoryRun(updates, first, last, store.memory.empty())
-            waiting.clear()
+def _in_memory(
+    store: ChangelogKind,
+    bases: Bases,
+    versions: list[StoredVersions],
+    folds: list[StoredFold],
+    rule: Rule,
+) -> Iterator[MemoryRun]:
+    """The versions that no file has, as the folds in memory have left them."""
+    parts: list[Updates] = []
+    waiting = deque(versions)
+    for fold in folds:
+        while waiting and waiting[0].last <= fold.upto:
+            parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
+        parts = [compacted(Updates.joined(bases.layout, parts), fold.since, rule)]
+    first = versions[0].first if folds and versions else None
+    while parts or waiting:
+        while waiting and sum(map(len, parts)) < JOINED_ROWS:
+            parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
+        updates = Updates.joined(bases.layout, parts)
+        parts = []
+        if len(updates):
+            # Of all rows that it stands for (``compaction.Rewrite``).
+            least, last = int(updates.versions.min()), int(updates.versions.max())
+            yield MemoryRun(updates, least if first is None else first, last, store.memory.empty())
+            first = None
 
 
 def _timeline(stored: StoredChangelog) -> Timeline:

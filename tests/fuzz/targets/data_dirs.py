@@ -34,6 +34,7 @@ from flight_server.records.tables import (
     CHANGELOG,
     DATASET,
     FILE,
+    FOLD,
     HOLD,
     INDEX,
     OF_CHANGELOGS,
@@ -57,7 +58,20 @@ from tests.support.sealing import durable_node, staged
 
 from .target import Call, Target
 
-TABLES = (DATASET, FILE, PARTITION, INDEX, TRANSACTION, CHANGELOG, VERSION, RUN, RANGE, HOLD, QUARANTINE)
+TABLES = (
+    DATASET,
+    FILE,
+    PARTITION,
+    INDEX,
+    TRANSACTION,
+    CHANGELOG,
+    VERSION,
+    RUN,
+    RANGE,
+    HOLD,
+    QUARANTINE,
+    FOLD,
+)
 _VALUE, _DATABASE, _FILE = b"v", b"d", b"f"
 _ROWS = [(("k1", 1, [1]), 1), (("k2", 2, None), 1)]
 _PLACE = struct.Struct("<BI")
@@ -81,6 +95,7 @@ def _template() -> dict[str, bytes]:
         with closing(sqlite3.connect(directory / RECORDS_NAME / DATABASE_NAME)) as connection, connection:
             (row,) = connection.execute("SELECT dataset FROM changelog").fetchone()
             HOLD.put(connection, [(row, "h", 2, 4e9, 1.5, "a job", None)])
+            FOLD.put(connection, [(row, 2, 1, 1, -(1 << 63), (1 << 63) - 1)])
             _sum_up(connection)
             QUARANTINE.put(connection, [("gone", "0" * 16, "damaged", "then", '["a file"]', 0)])
         return {

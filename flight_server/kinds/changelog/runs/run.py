@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,10 +46,6 @@ class Question:
     upto: int
     ends_keys: Callable[[Updates], Flags] | None = None
 
-    def same_but_upto(self, other: Question) -> bool:
-        """Whether the other one is about the same ranges."""
-        return all(map(np.array_equal, *((each.lows, each.sinces, each.olds) for each in (self, other))))
-
 
 class Counts:
     """The answer. ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old
@@ -81,11 +77,6 @@ class Counts:
         if ending.any():
             self.ending = unique(self.ending, updates.hashes[ending])
 
-    def add_rows(self, place: int, rows: int, *, old: bool) -> None:
-        """Count so many rows of one range, which are alive."""
-        self.alive[place] += rows
-        self.old[place] += rows if old else 0
-
     @staticmethod
     def _sum(into: Numbers, flags: Flags, starts: Numbers, rows: Numbers) -> None:
         below = np.concatenate([[0], np.cumsum(flags)])
@@ -112,8 +103,7 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     return Updates(layout, rows, hashes, versions, diffs)
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A block, as the footer of a file names it: where it is, what it has, and its checksum. ``low``, ``high``: its
     least and its greatest hash.
     """
@@ -190,7 +180,8 @@ class Run:
             none_old = first > question.upto or last <= olds.min()
             plain = not (self.retractions or self.tombstones or question.ends_keys)
             if place == until and first > sinces[0] and (none_old or (old and plain)):
-                counts.add_rows(place, block.rows, old=old)
+                counts.alive[place] += block.rows
+                counts.old[place] += block.rows if old else 0
             else:
                 counts.add(self.block(number))
         return counts
@@ -255,6 +246,9 @@ class Run:
         """The numbers of the blocks that may have some of these hashes, and which."""
         if not len(hashes) or not self.blocks:
             return
+        if len(self.blocks) == 1:
+            yield 0, hashes
+            return
         # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
         first = np.searchsorted(self._highs, hashes, "left")
         last = np.searchsorted(self._lows, hashes, "right")
@@ -268,11 +262,11 @@ class Run:
         """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above
         ``after`` and not above ``upto``.
         """
-        parts = []
-        for number in self._blocks_between(low, high):
+        parts, everywhere = [], (low, high) == (0, MAX_HASH)
+        for number in range(len(self.blocks)) if everywhere else self._blocks_between(low, high):
             block = self.blocks[number]
             if block.last_version > after and block.first_version <= upto:
-                updates = self.block(number).between(low, high)
+                updates = self.block(number) if everywhere else self.block(number).between(low, high)
                 hashes, versions = updates.hashes, updates.versions
                 whole = after < block.first_version and upto >= block.last_version
                 parts.append(hashes if whole else hashes[(versions > after) & (versions <= upto)])

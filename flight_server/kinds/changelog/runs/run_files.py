@@ -142,7 +142,7 @@ class RunWriter:
                 "rows": self.rows,
                 "retractions": self.retractions,
                 "tombstones": self.tombstones,
-                "blocks": [[getattr(block, name) for name in Block.__slots__] for block in self.blocks],
+                "blocks": self.blocks,
             },
             separators=(",", ":"),
         ).encode()
@@ -187,17 +187,17 @@ class RunFile(Run):
         self.path = path = file.path
         self.version: int | None = None
         self._file = file
-        footer = _read_footer(path)
-        size_bytes = int(footer["size_bytes"])
+        footer, size_bytes = _read_footer(path)
         try:
-            blocks = [Block(*map(int, block)) for block in footer["blocks"]]
-            super().__init__(
-                layout, blocks, size_bytes, int(footer["retractions"]), int(footer["tombstones"])
-            )
-            rows = int(footer["rows"])
+            facts = json.loads(footer)
+            blocks = [Block(*map(int, block)) for block in facts["blocks"]]
             np.array([(block.low, block.high) for block in blocks], np.uint64)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            rows, retractions, tombstones = (
+                int(facts[name]) for name in ("rows", "retractions", "tombstones")
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Damaged(f"the footer of {path.name} is not valid: {error}") from error
+        super().__init__(layout, blocks, size_bytes, retractions, tombstones)
         if rows != self.rows or any(block.offset + block.size_bytes > size_bytes for block in blocks):
             raise Damaged(f"the blocks of {path.name} do not lie within it")
         self.first_version = min((block.first_version for block in blocks), default=0)
@@ -247,16 +247,18 @@ class RunFile(Run):
     def commit(self, version: int) -> None:
         """Give all rows this version; see "Versions"."""
         self.version = self.first_version = self.last_version = version
-        self.blocks = [replace(block, first_version=version, last_version=version) for block in self.blocks]
+        self.blocks = [block._replace(first_version=version, last_version=version) for block in self.blocks]
         self._decoded = ()
 
     def counts(self, question: Question) -> Counts:
         """While only ``upto`` changes, a large file gives an earlier answer for some time (``recount_at``)."""
         upto = min(max(question.upto, self.first_version - 1), self.last_version)
         known, now = self._counted, time.monotonic()
-        if known is not None and (known[1] == upto or now < known[2]) and question.same_but_upto(known[0]):
-            known[3].recount_at = None if known[1] == upto else known[2]
-            return known[3]
+        if known is not None and (known[1] == upto or now < known[2]):
+            ranges = ((each.lows, each.sinces, each.olds) for each in (question, known[0]))
+            if all(map(np.array_equal, *ranges)):
+                known[3].recount_at = None if known[1] == upto else known[2]
+                return known[3]
         counts = super().counts(replace(question, upto=upto))
         self._counted = question, upto, now + self.rows * RECOUNT_SECONDS, counts
         return counts
@@ -301,8 +303,8 @@ def read_at(fd: int, path: Path, offset: int, size_bytes: int) -> bytes:
     return data
 
 
-def _read_footer(path: Path) -> dict[str, Any]:
-    """A run file's footer, with the file's ``size_bytes``. Raises Damaged, NotAFile, OSError."""
+def _read_footer(path: Path) -> tuple[bytes, int]:
+    """A run file's footer, and the file's size. Raises Damaged, NotAFile, OSError."""
     fd = open_regular(path)
     try:
         size_bytes = os.fstat(fd).st_size
@@ -317,13 +319,7 @@ def _read_footer(path: Path) -> dict[str, Any]:
         os.close(fd)
     if crc32c(footer) != checksum:
         raise Damaged(f"the footer of {path.name} has another checksum")
-    try:
-        facts = json.loads(footer)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"the footer of {path.name} is not JSON") from error
-    if not isinstance(facts, dict):
-        raise Damaged(f"the footer of {path.name} is not an object")
-    return {**facts, "size_bytes": size_bytes}
+    return footer, size_bytes
 
 
 @contextmanager

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -70,21 +71,26 @@ def _slices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_slices")
-@pytest.mark.parametrize("end", ["published", "given up"])
+@pytest.mark.parametrize("end", ["published", "given up", "a crash", "published, and a crash"])
 @pytest.mark.parametrize("to_file", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_from_the_moment_when_a_fold_begins_its_keys_read_as_folded(
     tmp_path: Path, case: str, to_file: bool, end: str
 ) -> None:
     keep, rows, late, expected = CASES[case]
-    with closing(Engine(tmp_path, SCHEMA, keep)) as engine:
+    (tmp_path / "first").mkdir()
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(Engine(tmp_path / "first", SCHEMA, keep)))
         engine.commit(rows)
         before = engine.snapshot(1)
         going = engine.begin_fold(1, to_file=to_file)
         next(going.steps)
+        if end.startswith("published"):
+            engine.publish(going)
         version = engine.commit(late)
 
         def check() -> None:
+            assert engine.changelog.since >= 1
             assert engine.snapshot(1) == before
             assert engine.snapshot(version) == expected
             changes = Counter(expected)
@@ -95,9 +101,11 @@ def test_from_the_moment_when_a_fold_begins_its_keys_read_as_folded(
         if end == "given up":
             engine.store.compactor.abandon(engine.changelog)
             check()
-            going = engine.begin_fold(version, to_file=to_file)
+        if end.endswith("a crash"):
+            shutil.copytree(tmp_path / "first", tmp_path / "second")
+            engine = stack.enter_context(closing(Engine(tmp_path / "second", SCHEMA, keep)))
             check()
-        engine.publish(going)
+        engine.publish(engine.begin_fold(version, to_file=to_file))
         assert engine.snapshot(version) == expected
         engine.fold()
         assert (engine.changelog.begun, engine.snapshot(version)) == (None, expected)
