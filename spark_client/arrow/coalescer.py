@@ -270,7 +270,8 @@ class Coalescer:
         self._round_bytes = min(budget_bytes, 2 * target_frame_bytes * partitions)
         # The largest piece of a batch, and the rest of the round for it.
         self._piece_bytes = max(1, self._round_bytes // 2)
-        self._id_type = np.dtype(_smallest_unsigned(partitions))
+        # numpy sorts integers of one and two bytes by radix.
+        self._id_type = np.min_scalar_type(partitions - 1)
         self._row_bytes = WORKING_BYTES_PER_ROW + self._id_type.itemsize
         self._rows = np.zeros(partitions, np.int64)
         self._blocks: list[PartitionedRows] = []
@@ -461,8 +462,3 @@ def fills_block(batch: pa.RecordBatch, partitions: int) -> bool:
 def _most_held_bytes(size_bytes: int) -> int:
     """Rows of this size may keep so much alive without a copy: an eighth more, for padding and trims."""
     return size_bytes + size_bytes // 8
-
-
-def _smallest_unsigned(partitions: int) -> type[np.unsignedinteger[Any]]:
-    # numpy sorts integers of one and two bytes by radix.
-    return np.uint8 if partitions <= 1 << 8 else np.uint16 if partitions <= 1 << 16 else np.uint32

@@ -159,7 +159,10 @@ class Changelog:
 
         return GatheringWriter(
             GatheredKind(self._rows.batches, put),
-            GatheredKind(self._keys, lambda batches: self.delete(self._rows.joined(batches))),
+            GatheredKind(
+                lambda keys: [self._rows.keys(each) for each in as_reader(self._rows.listed_keys(keys))],
+                lambda batches: self.delete(self._rows.joined(batches)),
+            ),
             kept.end,
             linger_seconds=linger_seconds,
         )
@@ -210,9 +213,6 @@ class Changelog:
                 raise
 
         return retrying(self.ref.server.timeouts, put, (Unavailable,), again=lambda: repeatable)
-
-    def _keys(self, keys: Any) -> list[Batch]:
-        return [self._rows.keys(batch) for batch in as_reader(self._rows.listed_keys(keys))]
 
     def _stream(self, schema: pa.Schema, transaction: Transaction | None, *, delete: bool) -> PutStream:
         # With an attempt the server requires a commit, so a put that ends early commits nothing.

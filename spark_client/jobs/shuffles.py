@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -133,7 +133,12 @@ class Shuffles:
                 raise
             seconds = time.monotonic() - began_seconds
             sealed = [
-                self.sealed(name, target.task.declared.schema, _work_of(name, rows), seconds)
+                self.sealed(
+                    name,
+                    target.task.declared.schema,
+                    work_of(row for row in rows if row["dataset"] == name),
+                    seconds,
+                )
                 for name, target in zip(planned, targets, strict=True)
             ]
             progress.ended(
@@ -294,10 +299,6 @@ def _reads(targets: Sequence[Target]) -> list[str]:
         for each in ([source.left, source.right] if isinstance(source, Sides) else [source])
         if isinstance(each, DatasetRef)
     ]
-
-
-def _work_of(dataset: str, rows: Iterable[Any]) -> TaskWork:
-    return work_of(row for row in rows if row["dataset"] == dataset)
 
 
 def _portion(written: WrittenPortion) -> Portion:

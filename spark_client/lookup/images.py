@@ -114,7 +114,8 @@ def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tup
     every = pa.concat_batches([old, rows])
     asserted = _where_all_before_went(every, old.num_rows, before.positions, keys, diffs)
     if asserted is None:
-        groups, firsts = _groups(every, row_hashes(_comparable(every), every.num_rows))
+        comparable = [column for column in every.columns if is_comparable(column.type)]
+        groups, firsts = _groups(every, row_hashes(comparable, every.num_rows))
         counts = np.concatenate([np.ones(old.num_rows, np.int64), diffs])
         totals = np.bincount(groups, counts, len(firsts)).astype(np.int64)
         if (totals < 0).any():
@@ -195,10 +196,6 @@ def _groups(batch: pa.RecordBatch, hashes: NDArray[np.uint64]) -> tuple[Position
     groups = np.empty(len(order), np.int64)
     groups[order] = np.cumsum(begins) - 1
     return groups, order[begins]
-
-
-def _comparable(batch: pa.RecordBatch) -> list[pa.Array]:
-    return [column for column in batch.columns if is_comparable(column.type)]
 
 
 def _same_rows(batch: pa.RecordBatch, first: Positions, second: Positions) -> NDArray[np.bool_]:

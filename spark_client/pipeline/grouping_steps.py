@@ -26,7 +26,7 @@ from spark_client.pyspark_parts import (
     infer_group_arrow_eval_type_from_func,
     infer_group_pandas_eval_type_from_func,
 )
-from spark_client.steps import CogroupStage, GroupedSide, GroupStage, PandasForm, PandasGroup
+from spark_client.steps import GroupedSide, GroupStage, PandasForm, PandasGroup
 
 from .aggregating import (
     AggregateFunction,
@@ -195,7 +195,8 @@ class GroupedPipeline(Generic[AnySteps]):
             placed = placed_keys(steps.leg.parts[0], self._keys)
         elif not self._asks_for(partitions_by(steps, self._keys)):
             steps = exchanged(steps, self._partitions, self._keys, where=self._where)
-        stage = GroupStage(func, declared, self._keys, steps.leg.schema, with_keys, iterates, placed)
+        side = GroupedSide.alone(self._keys, steps.leg.schema, placed)
+        stage = GroupStage(func, declared, (side,), with_keys, iterates)
         return with_stage(steps, stage, struct)
 
     @property
@@ -269,9 +270,11 @@ class CogroupedPipeline(Generic[AnySteps]):
         partitions = self._left._partitions if self._left._partitions is not None else self._right._partitions
         pair, *placed = paired(left, right.leg, keys, partitions, name)
         compared = tuple(key.form.compared for key in keys)
-        first = GroupedSide(lefts, compared, left.leg.schema, placed[0])
-        second = GroupedSide(rights, compared, right.leg.schema, placed[1])
-        stage = CogroupStage(func, declared, first, second, with_keys, iterates)
+        sides = (
+            GroupedSide(lefts, compared, left.leg.schema, placed[0]),
+            GroupedSide(rights, compared, right.leg.schema, placed[1]),
+        )
+        stage = GroupStage(func, declared, sides, with_keys, iterates)
         return replace(left, leg=Leg((PlanPart(pair, (stage,)),), struct, declared))
 
 

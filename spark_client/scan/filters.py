@@ -149,11 +149,11 @@ class KeptRows:
             return None
         shown = batch.select(self.names)
         if kept < len(mask):
-            shown = shown.filter(_booleans(mask))
+            shown = shown.filter(array_over(mask.view(np.uint8)).cast(pa.bool_()))
         return _part(declared, self.names).cast(shown)
 
     def _mask(self, batch: Any, declared: Declared) -> NDArray[np.bool_]:
-        coded = {name for name in self.looked_at if _has_dictionary(batch.column(name))}
+        coded = {name for name in self.looked_at if isinstance(batch.column(name), pa.DictionaryArray)}
         looked_up = [each for each in self.conditions if each.repeatable and coded.issuperset(each.looked_at)]
         others = [each for each in self.conditions if each not in looked_up]
         mask = self._looked_up(looked_up, batch, declared) if looked_up else None
@@ -223,18 +223,9 @@ def _part(declared: Declared, names: Sequence[str]) -> Declared:
     return Declared(declared.stage, pa.schema([schema.field(name) for name in names]))
 
 
-def _has_dictionary(column: Any) -> bool:
-    return isinstance(column, pa.DictionaryArray)
-
-
 def _are_small(columns: Sequence[Any], sizes: Sequence[int]) -> bool:
     """Whether all combinations of the dictionaries' values, which are so many with null, take little memory."""
     own_bytes = [column.dictionary.nbytes for column in columns]
     count = prod(sizes)
     found_bytes = sum(own * count // size for own, size in zip(own_bytes, sizes, strict=True))
     return bool(found_bytes <= max(LOOKED_UP_BYTES, sum(own_bytes)))
-
-
-def _booleans(mask: NDArray[np.bool_]) -> Any:
-    bits = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, bits])

@@ -58,7 +58,8 @@ class Splits:
 
     def read(self, number: int, memory: TaskMemory | None = None) -> Iterator[Any]:  # noqa: ARG002 - of a source
         """The batches of one split; :class:`~spark_client.jobs.ReadTask` calls it in a task."""
-        for _, group in groupby(self.pieces(number), _occurrence):
+        # By the object, because a file that was given twice is read twice.
+        for _, group in groupby(self.pieces(number), lambda piece: id(piece.file)):
             pieces = list(group)
             yield from self.reading.read(pieces[0].file, pieces)
 
@@ -66,11 +67,6 @@ class Splits:
 def _pack(pieces: Sequence[FilePiece]) -> bytes:
     """The pieces; each file is in it once, and is one object again."""
     return zlib.compress(pickle.dumps(list(pieces)), 1)
-
-
-def _occurrence(piece: FilePiece) -> int:
-    """A key that pieces of one file share, but not those of a file that was given twice, which is read twice."""
-    return id(piece.file)
 
 
 def _shared_out(pieces: Sequence[FilePiece], sizes: SplitSizes) -> tuple[tuple[FilePiece, ...], ...]:

@@ -102,7 +102,11 @@ def batches_of(reader: Any, unit: int, names: Sequence[str], rows: int) -> Itera
 
 def cut(batch: Any, most_bytes: int) -> Iterator[Any]:
     """The batch, in slices that take about so many bytes when dictionaries of texts are decoded; a row at least."""
-    coded = [column for column in batch.columns if _has_codes(column)]
+    coded = [
+        column
+        for column in batch.columns
+        if isinstance(column, pa.DictionaryArray) and is_bytes(column.dictionary.type)
+    ]
     row_bytes = [_lengths(column.dictionary) for column in coded]
     # Most batches are far below, even if each row had the longest text.
     if batch.num_rows * sum(int(lengths.max(initial=0)) for lengths in row_bytes) <= most_bytes:
@@ -128,10 +132,6 @@ def codes(column: Any) -> NDArray[Any]:
         # An index of 8 bits may have no number for a null, and numpy does not add unsigned ones of 64 bits to others.
         indices = indices.cast(pa.int64()).fill_null(len(column.dictionary))
     return values(indices, indices.type.to_pandas_dtype())
-
-
-def _has_codes(column: Any) -> bool:
-    return isinstance(column, pa.DictionaryArray) and is_bytes(column.dictionary.type)
 
 
 def _lengths(dictionary: Any) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from .batch_stages import (
     SelectStage,
     evaluate,
 )
-from .group_stage import CogroupStage, GroupStage
+from .group_stage import GroupStage
 from .join_stage import JoinStage, TableJoinStage
 from .key_groups import GroupedSide
 from .one_pass import NO_LIMITS, BatchLimits, Both, Count, Kept, OwnStage, Pass, Stage, run

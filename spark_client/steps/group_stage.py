@@ -17,13 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from flight_server.keys import row_hashes
 from spark_client.arrow import SMALL_ROWS, Declared, Lent, own, together
-from spark_client.placement import PlacedKeys
 from spark_client.spill import Window, windows
 
 from .key_groups import CHUNK_BYTES, GroupedSide, KnownKeys, groups
@@ -95,11 +91,15 @@ def _together(results: list[pa.RecordBatch]) -> Iterator[Any]:
         yield from pa.Table.from_batches(results).combine_chunks().to_batches()
 
 
-class _Grouping:
-    """``with_keys`` and ``iterates`` give ``fn``'s signature."""
+@dataclass(frozen=True)
+class GroupStage:
+    """One call of ``fn`` for each key in the partition of one side or two. ``with_keys`` and ``iterates`` give ``fn``'s
+    signature.
+    """
 
     fn: Callable[..., Any]
     declared: Declared
+    sides: tuple[GroupedSide, ...]
     with_keys: bool
     iterates: bool
 
@@ -107,34 +107,34 @@ class _Grouping:
     ours = False
     overwritten = False
 
-    def _results(
-        self, sides: Sequence[GroupedSide], inputs: Sequence[Iterator[Any]], how: Pass
-    ) -> Iterator[Any]:
-        return group_results(self.declared, self._calls(sides, inputs, how))
+    def run(self, rows: Iterator[Any] | Both, how: Pass) -> Iterator[Any]:
+        """The function's results, checked, cast and joined.
 
-    def _calls(
-        self, sides: Sequence[GroupedSide], inputs: Sequence[Iterator[Any]], how: Pass
-    ) -> Iterator[tuple[Lent, Call]]:
+        Raises:
+            InvalidRequest: a group's key belongs to another partition, or a result does not have the declared schema.
+            OutOfBudget: rows beyond the budget cannot be written to a file.
+        """
+        return group_results(self.declared, self._calls(rows if isinstance(rows, Both) else [rows], how))
+
+    def _calls(self, inputs: Sequence[Iterator[Any]], how: Pass) -> Iterator[tuple[Lent, Call]]:
         check = partial(self._check, how)
-        for window in windows(inputs, [partial(_hashes, side) for side in sides], how.memory):
+        for window in windows(inputs, [side.hashes for side in self.sides], how.memory):
             if window.one_hash:
-                yield from self._of_hash(sides, window, how)
+                yield from self._of_hash(window, how)
                 continue
             batches = [rows.take_all() for rows in window.sides]
-            for keys, tables in groups(batches, sides, with_keys=self.with_keys, check=check):
+            for keys, tables in groups(batches, self.sides, with_keys=self.with_keys, check=check):
                 if self.iterates:
                     pieces = [how.limits.cut(iter(table.to_batches())) for table in tables]
                     yield Lent(*tables), self._call(batches_of, keys, pieces)
                 else:
                     yield Lent(*tables), self._call(table_of, keys, tables)
 
-    def _of_hash(
-        self, sides: Sequence[GroupedSide], window: Window, how: Pass
-    ) -> Iterator[tuple[Lent, Call]]:
+    def _of_hash(self, window: Window, how: Pass) -> Iterator[tuple[Lent, Call]]:
         """The calls for rows whose keys have one hash, and which may be more than the budget."""
         known = KnownKeys()
-        firsts = [known.firsts(side, rows) for side, rows in zip(sides, window.sides, strict=True)]
-        for side, by_number in zip(sides, firsts, strict=True):
+        firsts = [known.firsts(side, rows) for side, rows in zip(self.sides, window.sides, strict=True)]
+        for side, by_number in zip(self.sides, firsts, strict=True):
             for keys in by_number.values():
                 self._check(how, side, keys)
         for number in range(known.count):
@@ -142,7 +142,7 @@ class _Grouping:
             scalars = tuple([column[0] for column in keys.columns])
             rows_of_key = [
                 known.rows(number, side, rows) if number in by_number else iter(())
-                for side, rows, by_number in zip(sides, window.sides, firsts, strict=True)
+                for side, rows, by_number in zip(self.sides, window.sides, firsts, strict=True)
             ]
             if self.iterates:
                 lent = Lent()
@@ -154,7 +154,7 @@ class _Grouping:
             tables = [
                 pa.Table.from_batches(pieces, side.schema) if pieces else side.schema.empty_table()
                 for side, pieces in zip(
-                    sides, (together(list(each), CHUNK_BYTES) for each in rows_of_key), strict=True
+                    self.sides, (together(list(each), CHUNK_BYTES) for each in rows_of_key), strict=True
                 )
             ]
             yield Lent(*tables), self._call(table_of, scalars, tables)
@@ -165,49 +165,3 @@ class _Grouping:
     def _check(self, how: Pass, side: GroupedSide, keys: pa.RecordBatch) -> None:
         if side.placed is not None and how.partition is not None:
             side.placed.check(keys, how.partition, self.declared.stage)
-
-
-@dataclass(frozen=True)
-class GroupStage(_Grouping):
-    """``applyInArrow``: one call of ``fn`` for each group of ``keys`` in the partition. ``schema`` is the input's, and
-    ``placed`` is as for :class:`GroupedSide`.
-    """
-
-    fn: Callable[..., Any]
-    declared: Declared
-    keys: tuple[str, ...]
-    schema: pa.Schema
-    with_keys: bool
-    iterates: bool
-    placed: PlacedKeys | None = None
-
-    def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:
-        """The function's results, checked, cast and joined.
-
-        Raises:
-            InvalidRequest: a group's key belongs to another partition, or a result does not have the declared schema.
-            OutOfBudget: rows beyond the budget cannot be written to a file.
-        """
-        compared = tuple([self.schema.field(key).type for key in self.keys])
-        return self._results([GroupedSide(self.keys, compared, self.schema, self.placed)], [batches], how)
-
-
-@dataclass(frozen=True)
-class CogroupStage(_Grouping):
-    """``cogroup(...).applyInArrow``: keys of unlike types are compared in the common one (``joining.join_keys``)."""
-
-    fn: Callable[..., Any]
-    declared: Declared
-    left: GroupedSide
-    right: GroupedSide
-    with_keys: bool
-    iterates: bool
-
-    divisible_sides = frozenset[str]()
-
-    def run(self, both: Both, how: Pass) -> Iterator[Any]:
-        return self._results([self.left, self.right], both, how)
-
-
-def _hashes(side: GroupedSide, batch: pa.RecordBatch) -> NDArray[np.uint64]:
-    return row_hashes(side.key_columns(batch), batch.num_rows)

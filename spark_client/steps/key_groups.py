@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from flight_server.keys import row_hashes
 from spark_client.arrow import (
     SMALL_BYTES,
     NumberedRows,
@@ -55,11 +56,19 @@ class GroupedSide:
     keys: tuple[str, ...]
     compared: tuple[pa.DataType, ...]
     schema: pa.Schema
-    placed: PlacedKeys | None
+    placed: PlacedKeys | None = None
+
+    @classmethod
+    def alone(cls, keys: tuple[str, ...], schema: pa.Schema, placed: PlacedKeys | None = None) -> GroupedSide:
+        """The only input: its keys are compared in their own types."""
+        return cls(keys, tuple([schema.field(key).type for key in keys]), schema, placed)
 
     def key_columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = (batch.column(key) for key in self.keys)
         return [widened(column, kind) for column, kind in zip(columns, self.compared, strict=True)]
+
+    def hashes(self, batch: pa.RecordBatch) -> NDArray[np.uint64]:
+        return row_hashes(self.key_columns(batch), batch.num_rows)
 
 
 Check = Callable[[GroupedSide, pa.RecordBatch], None]

@@ -17,7 +17,7 @@ from pyarrow import types
 from spark_client.pyspark_parts import PandasConversion
 
 from .batch_stages import MapStage
-from .group_stage import CogroupStage, GroupStage
+from .group_stage import GroupStage
 from .one_pass import Stage
 from .pandas_adapters import PandasGroup, PandasMap
 
@@ -28,7 +28,7 @@ def with_settings(stages: Iterable[Stage], settings: PandasConversion) -> tuple[
 
 
 def _with_settings(stage: Stage, settings: PandasConversion) -> Stage:
-    if not isinstance(stage, MapStage | GroupStage | CogroupStage):
+    if not isinstance(stage, MapStage | GroupStage):
         return stage
     fn = stage.fn
     if isinstance(fn, PandasMap | PandasGroup):
@@ -37,8 +37,7 @@ def _with_settings(stage: Stage, settings: PandasConversion) -> Stage:
     if isinstance(stage, MapStage):
         return replace(stage, fn=in_session)
     # Here, and not for each group: it may have one row.
-    schemas = [stage.schema] if isinstance(stage, GroupStage) else [stage.left.schema, stage.right.schema]
-    return replace(stage, fn=fn if all(map(in_session.has, schemas)) else in_session)
+    return replace(stage, fn=fn if all(in_session.has(side.schema) for side in stage.sides) else in_session)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from spark_client.connection import RemoteServer
 from spark_client.jobs import ReadTask, Shares, Shuffles
 from spark_client.merge import DatasetRef
 from spark_client.spill import TaskMemory
-from spark_client.steps import GroupStage
+from spark_client.steps import GroupedSide, GroupStage
 
 from .driver_datasets import write_dataset
 
@@ -100,7 +100,9 @@ def main() -> None:
     location, generation, scratch_dir = sys.argv[1:]
     source = DatasetRef.find(RemoteServer(location), DATASET, generation)
     declared = Declared("test", RESULT, by_name=True)
-    stage = GroupStage(_count, declared, ("k",), SCHEMA, with_keys=False, iterates=False)
+    stage = GroupStage(
+        _count, declared, (GroupedSide.alone(("k",), SCHEMA),), with_keys=False, iterates=False
+    )
     task = ReadTask(source, Shares.each(1), (stage,))
     idle_bytes = _status_bytes("VmRSS")
     rows = groups = 0

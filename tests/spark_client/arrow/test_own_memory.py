@@ -16,7 +16,7 @@ from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.own_memory import Lent, own
 from spark_client.arrow.sizes import allocations
 from spark_client.arrow.types import Declared
-from spark_client.steps import NO_LIMITS, GroupStage, MapStage, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, GroupedSide, GroupStage, MapStage, Pass, Stage, run
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=6), max_size=8)
@@ -46,7 +46,9 @@ def map_stage(fn: Callable[[Batches], Any]) -> MapStage:
 
 
 def group_stage(fn: Callable[..., Any], *, iterates: bool = False) -> GroupStage:
-    return GroupStage(fn, Declared("groups", SCHEMA, by_name=True), ("k",), SCHEMA, False, iterates)
+    return GroupStage(
+        fn, Declared("groups", SCHEMA, by_name=True), (GroupedSide.alone(("k",), SCHEMA),), False, iterates
+    )
 
 
 def rows_of(batches: Any) -> list[tuple[int, int]]:

@@ -37,7 +37,7 @@ from spark_client.jobs.shares import Shares
 from spark_client.jobs.sealed import TaskWork, report, work_of
 from spark_client.jobs.tasks import Destination, ReadTask, WriteTask
 from spark_client.merge import DatasetRef
-from spark_client.steps import NO_LIMITS, GroupStage
+from spark_client.steps import NO_LIMITS, GroupedSide, GroupStage
 
 schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
@@ -49,7 +49,8 @@ destination = Destination(server, generation, (server.location,))
 assert work_of([row, row]) == TaskWork(2, 4, 6)
 assert [row[name] for name in ("dataset", "producer", "attempt", "rows")] == ["d", 0, "17", 90]
 server.action("seal", SealRequest("d", generation, {0: "17"}).encode())
-stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), ("k",), schema, False, False)
+side = GroupedSide.alone(("k",), schema)
+stage = GroupStage(lambda table: table, Declared("groups", schema, by_name=True), (side,), False, False)
 read = ReadTask(DatasetRef.find(server, "d", generation), Shares((0, 1, 3)), (stage,), NO_LIMITS)
 shares = pa.RecordBatch.from_arrays([array_over(np.arange(2))], names=["id"])
 assert sum(batch.num_rows for batch in read.run(iter([shares]))) == 90

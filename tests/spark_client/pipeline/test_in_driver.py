@@ -14,7 +14,6 @@ from spark_client.jobs import SealedDataset, Shares, TaskNumbers
 from spark_client.pipeline.in_driver import PARTITION_BYTES, driver_bytes, driver_may_run
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart
 from spark_client.steps import (
-    CogroupStage,
     CountStage,
     FilterStage,
     GroupStage,
@@ -39,7 +38,7 @@ OURS: list[Stage] = [
 ]
 USERS: list[Stage] = [
     MapStage(NOTHING, DECLARED),
-    GroupStage(NOTHING, DECLARED, (), SCHEMA, with_keys=False, iterates=False),
+    GroupStage(NOTHING, DECLARED, (), with_keys=False, iterates=False),
 ]
 FRAME = Input(NOTHING, "DataFrame")
 JOIN: Stage = JoinStage(DECLARED, NOTHING)
@@ -81,7 +80,7 @@ def test_a_function_of_a_user_never_may_wherever_it_stands(stage: Stage) -> None
 
 
 def test_a_function_of_two_inputs_never_may() -> None:
-    stage = CogroupStage(NOTHING, DECLARED, NOTHING, NOTHING, with_keys=False, iterates=False)
+    stage = GroupStage(NOTHING, DECLARED, (), with_keys=False, iterates=False)
     assert not driver_may_run(of(Pair(PlanPart(EXCHANGE), PlanPart(OTHER)), stage))
 
 

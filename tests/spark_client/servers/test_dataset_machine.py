@@ -9,7 +9,6 @@ import pytest
 
 from flight_server.protocol import (
     Conflict,
-    FlightShuffleError,
     InvalidRequest,
     NotFound,
     ServerLost,
@@ -142,10 +141,6 @@ def renewals(*servers: ServerStart) -> list[DriverCall]:
 # Before the job.
 
 
-def test_a_job_begins_at_once_where_each_server_has_just_answered(driver: Driver) -> None:
-    assert driver.plan() == [RunJob(1, 1, {"d": "g01"}, ALL)]
-
-
 def test_servers_that_have_not_answered_lately_are_asked_first(driver: Driver) -> None:
     driver.now += 5.0
     looks = driver.plan()
@@ -244,19 +239,6 @@ def test_each_server_is_sealed_with_its_attempts_and_the_list_of_all(driver: Dri
     assert driver.machine.state("d") is HeldState.SEALING
 
 
-def test_a_server_of_several_locations_has_one_portion(driver: Driver) -> None:
-    other = ServerStart("grpc://also-a:1", A.start)
-    (seal,) = driver.written(A, other)
-    assert isinstance(seal, Seal)
-    assert (seal.server, seal.attempts) == (A, {0: "x", 1: "x"})
-
-
-def test_a_dataset_of_many_partitions_and_servers_names_its_largest(driver: Driver) -> None:
-    (job,) = driver.machine.plan({"d": PlannedDataset(5_000_001)}, TOKEN, driver.holder, driver.now)
-    assert isinstance(job, RunJob)
-    assert {each.largest for each in driver.ended(job, A, B) if isinstance(each, Seal)} == {1000}
-
-
 def test_answers_are_summed(driver: Driver) -> None:
     driver.sealed(A, B)
     totals = driver.machine.totals("d")
@@ -264,24 +246,6 @@ def test_answers_are_summed(driver: Driver) -> None:
     assert totals.sizes.sizes().tolist() == [0, 20, 0, 0]
     assert [each.server for each in driver.machine.portions("d")] == [A, B]
     assert driver.machine.datasets == {"d": "g01"}
-
-
-def test_an_answer_that_comes_twice_counts_once(driver: Driver) -> None:
-    first, second = driver.written(A, B)
-    driver.answer(first)
-    driver.answer(first)
-    assert driver.machine.state("d") is HeldState.SEALING
-    driver.answer(second)
-    driver.answer(first)
-    assert driver.machine.totals("d").rows == 2
-
-
-def test_a_job_is_over_when_all_its_datasets_are_sealed(driver: Driver) -> None:
-    first, second = driver.ended(driver.running("d", "e"), A)
-    driver.answer(first)
-    assert driver.machine.state("d") is HeldState.SEALING
-    driver.answer(second)
-    assert driver.machine.state("d") is driver.machine.state("e") is HeldState.SEALED
 
 
 def test_two_reports_of_one_producer_are_an_error(driver: Driver) -> None:
@@ -342,21 +306,6 @@ def test_a_report_of_a_server_that_was_lost_meanwhile_runs_the_job_again_elsewhe
     calls = driver.ended(job, A, B)
     assert calls[:1] == drops(B)
     assert driver.again(calls) == RunJob(1, 2, {"d": "g02"}, (B.location,))
-
-
-def test_a_loss_that_took_nothing_changes_nothing(driver: Driver) -> None:
-    job = driver.running()
-    driver.lose(B)
-    (seal,) = driver.ended(job, A)
-    driver.answer(seal)
-    assert driver.machine.state("d") is HeldState.SEALED
-
-
-def test_a_loss_before_the_run_is_none_of_the_run(driver: Driver) -> None:
-    driver.lose(A)
-    driver.table.answered(*A, driver.now)
-    (seal,) = driver.written(A)
-    assert isinstance(seal, Seal)
 
 
 def test_a_job_that_fails_asks_where_it_may_have_written_and_what_it_reads(driver: Driver) -> None:
@@ -448,17 +397,6 @@ def test_tasks_that_wrote_to_a_start_which_has_ended_run_again(driver: Driver) -
     assert driver.again(calls).run == 2
 
 
-def test_another_start_that_is_known_already_is_not_lost_with_the_one_before(driver: Driver) -> None:
-    later = ServerStart(A.location, "later")
-    (seal,) = driver.written(A)
-    driver.table.answered(*later, driver.now)
-    driver.fail(seal, ServerLost("another start"))
-    assert (driver.table.start(A.location), driver.table.presence(A.location)) == (
-        "later",
-        Presence.ANSWERING,
-    )
-
-
 def test_an_older_start_that_tasks_report_does_not_take_the_place_of_a_later_one(driver: Driver) -> None:
     job = driver.running()
     driver.now += 1.0
@@ -521,12 +459,6 @@ def test_a_job_whose_source_is_lost_fails_at_once(driver: Driver) -> None:
     assert isinstance(failed, Fail)
     assert isinstance(failed.error, ServerLost)
     assert failed.error.detail["dataset"] == "source"
-
-
-def test_a_job_asks_the_servers_of_what_it_reads_for_as_long_as_a_job_may(driver: Driver) -> None:
-    driver.sealed(A, names=["source"])
-    driver.now += 5.0
-    assert driver.plan(reads=["source"]) == [Look(A.location, 2, Patience.ANSWER), Look(B.location, 2)]
 
 
 def test_a_source_that_objects_have_needs_no_server(driver: Driver) -> None:
@@ -623,15 +555,6 @@ def test_a_lease_that_has_ended_is_a_loss_of_that_dataset_and_not_of_the_server(
     assert driver.table.presence(A.location) is Presence.ANSWERING
 
 
-@pytest.mark.parametrize("error", [Unreachable("away"), TimedOut("slow")])
-def test_a_renewal_without_an_answer_loses_nothing(driver: Driver, error: FlightShuffleError) -> None:
-    driver.sealed(A)
-    driver.fail(driver.machine.renew()[0], error)
-    assert driver.machine.state("d") is HeldState.SEALED
-    assert driver.table.presence(A.location) is Presence.SILENT
-    assert driver.machine.renew() == renewals(A), "a silent server is asked again"
-
-
 def test_a_renewal_that_was_made_before_the_first_put_loses_nothing(driver: Driver) -> None:
     job = driver.running()
     renewal = driver.machine.renew()[0]
@@ -661,17 +584,6 @@ def test_a_failure_of_a_call_that_was_made_before_an_answer_changes_nothing(
     driver.machine.failed(look, TimedOut("slow"), driver.now + 60.0, driver.now - 1.0)
     assert driver.machine.state("d") is HeldState.SEALED
     assert driver.table.presence(A.location) is Presence.ANSWERING
-
-
-@pytest.mark.parametrize("is_refused", [True, False])
-def test_a_refusal_loses_all_that_the_server_had_and_a_silence_nothing(
-    driver: Driver, *, is_refused: bool
-) -> None:
-    driver.sealed(A, B, names=["d", "e"])
-    driver.sealed(B, names=["f"])
-    driver.fail(Drop(A.location, "another", "g01"), Unreachable("away"), refused=is_refused)
-    lost = HeldState.LOST if is_refused else HeldState.SEALED
-    assert [driver.machine.state(each) for each in "def"] == [lost, lost, HeldState.SEALED]
 
 
 @pytest.mark.parametrize(
@@ -721,16 +633,6 @@ def test_what_something_else_holds_stays_until_the_last_one_ends(driver: Driver)
     assert driver.machine.datasets == {"e": "g01"}
 
 
-def test_holders_of_one_kind_are_not_one(driver: Driver) -> None:
-    driver.sealed(A)
-    frames = [Holder(HolderKind.FRAME) for _ in range(2)]
-    for frame in frames:
-        driver.machine.hold("d", frame)
-    driver.machine.end_hold(driver.holder)
-    assert driver.machine.end_hold(frames[0]) == []
-    assert driver.machine.end_hold(frames[1]) == drops(A)
-
-
 def test_a_released_dataset_is_not_held_again(driver: Driver) -> None:
     driver.sealed(A)
     driver.machine.release("d")
@@ -754,14 +656,6 @@ def test_a_scope_releases_what_was_made_in_it_whatever_holds_it(driver: Driver) 
     assert driver.machine.end_scope(inner) == [], "it was made in the outer one, or only runs hold it"
     assert driver.machine.end_scope(outer) == drops(A)
     assert driver.machine.end_scope(outer) == []
-
-
-def test_what_was_made_outside_of_any_scope_belongs_to_none(driver: Driver) -> None:
-    driver.sealed(A)
-    scope = Scope()
-    driver.machine.hold("d", Holder(HolderKind.PERSISTED))
-    driver.machine.hold("d", Holder(HolderKind.FRAME), scope)
-    assert driver.machine.end_scope(scope) == []
 
 
 def test_releasing_frames_leaves_what_is_persisted(driver: Driver) -> None:
@@ -871,14 +765,6 @@ def test_a_job_that_is_given_up_is_dropped_and_its_late_ends_change_nothing(driv
     assert driver.machine.datasets == {}
 
 
-def test_looks_of_a_job_that_is_given_up_begin_nothing(driver: Driver) -> None:
-    driver.now += 5.0
-    first, second = driver.plan()
-    driver.machine.abandon(["d"], driver.holder)
-    assert driver.answer(first, {"start": A.start}) == []
-    assert driver.fail(second, TimedOut("slow")) == []
-
-
 def test_a_job_whose_dataset_is_released_before_it_begins_is_an_error(driver: Driver) -> None:
     driver.now += 5.0
     first, second = driver.plan()
@@ -887,10 +773,3 @@ def test_a_job_whose_dataset_is_released_before_it_begins_is_an_error(driver: Dr
     (failed,) = driver.answer(second, {"start": B.start})
     assert isinstance(failed, Fail)
     assert isinstance(failed.error, InvalidRequest)
-
-
-def test_the_end_of_a_drop_or_of_a_removal_changes_nothing(driver: Driver) -> None:
-    driver.sealed(A)
-    assert driver.answer(Drop(A.location, "d", "g01"), {}) == []
-    assert driver.fail(RemoveObjects("s3://bucket/x", "d", "g01"), OSError()) == []
-    assert driver.machine.state("d") is HeldState.SEALED

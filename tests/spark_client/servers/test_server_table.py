@@ -129,19 +129,6 @@ def test_a_server_that_is_not_in_the_list_changes_nothing(table: ServerTable) ->
     assert table.locations == (A, B)
 
 
-def test_another_start_that_answers_is_the_loss_of_the_one_before(table: ServerTable) -> None:
-    assert table.answered(A, "a2", 1.0) == [A1]
-    assert table.answered(A, "a2", 2.0) == []
-    assert looks(table) == (Presence.ANSWERING, "a2")
-    assert table.lost_since(0) == [A1]
-
-
-def test_another_start_that_is_known_already_is_not_lost_for_the_one_before(table: ServerTable) -> None:
-    table.answered(A, "a2", 1.0)
-    assert table.restarted(A1, 2.0) == []
-    assert looks(table) == (Presence.ANSWERING, "a2")
-
-
 def test_a_start_that_comes_back_may_be_lost_again(table: ServerTable) -> None:
     table.unanswered(A, 1.0)
     table.unanswered(B, 2.0)
@@ -160,12 +147,6 @@ def test_an_answer_of_a_lost_server_that_does_not_say_its_start_may_be_another_o
     assert looks(table) == (Presence.ANSWERING, None)
     assert table.answered(A, "a2", 3.0) == []
     assert table.losses == 1, "one loss counts once"
-
-
-def test_an_answer_of_a_living_server_that_does_not_say_its_start_is_its_own(table: ServerTable) -> None:
-    table.silent(A, 1.0)
-    table.answered(A, None, 2.0)
-    assert looks(table) == (Presence.ANSWERING, "a1")
 
 
 # Late news: the server is heard of at second 10, and the call was made before.
@@ -212,23 +193,7 @@ def test_a_call_that_was_made_before_a_restart_may_say_the_new_start(table: Serv
     assert looks(table) == (Presence.ANSWERING, "a2")
 
 
-def test_a_silence_does_not_make_other_news_late(table: ServerTable) -> None:
-    table.silent(A, 10.0)
-    table.answered(A, "a1", 20.0, 9.0)
-    assert looks(table) == (Presence.ANSWERING, "a1")
-    table.unanswered(B, 10.0)
-    table.answered(B, "b1", 20.0, 9.0)
-    assert looks(table, B) == (Presence.ANSWERING, "b1")
-
-
 # Servers that tasks start.
-
-
-def test_servers_are_learnt_once_each(learnt: ServerTable) -> None:
-    learnt.learn(B1, 1.0)
-    learnt.learn(A1, 1.0)
-    assert learnt.locations == (A, B)
-    assert learnt.answering([A, B]) == (A, B)
 
 
 def test_a_server_that_was_learnt_leaves_the_list_when_it_refuses(learnt: ServerTable) -> None:
@@ -236,11 +201,6 @@ def test_a_server_that_was_learnt_leaves_the_list_when_it_refuses(learnt: Server
     assert learnt.locations == ()
     assert learnt.is_lost(A1)
     assert learnt.presence(A) is Presence.UNKNOWN
-
-
-def test_a_server_that_was_learnt_and_is_silent_stays_in_the_list(learnt: ServerTable) -> None:
-    assert learnt.unanswered(A, 1.0) == [A1]
-    assert learnt.locations == (A,)
 
 
 def test_another_server_at_a_port_that_is_used_again_is_not_one_of_the_list(learnt: ServerTable) -> None:
@@ -251,12 +211,6 @@ def test_another_server_at_a_port_that_is_used_again_is_not_one_of_the_list(lear
     learnt.learn(A2, 3.0)
     assert learnt.restarted(A2, 4.0) == [A2]
     assert learnt.locations == ()
-
-
-def test_a_task_may_have_started_another_server_at_the_same_port(learnt: ServerTable) -> None:
-    assert learnt.learn(A2, 1.0) == [A1]
-    assert learnt.locations == (A,)
-    assert looks(learnt) == (Presence.ANSWERING, "a2")
 
 
 def test_the_drivers_own_server_is_in_the_list_before_it_answers(learnt: ServerTable) -> None:

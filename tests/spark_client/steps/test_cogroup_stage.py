@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.placement import PlacedKeys, partition_ids
 from spark_client.spill import TaskMemory
-from spark_client.steps import BatchLimits, Both, CogroupStage, GroupedSide, Pass, run
+from spark_client.steps import BatchLimits, Both, GroupedSide, GroupStage, Pass, run
 from tests.support.examples import examples
 
 Row = tuple[Any, ...]
@@ -34,12 +35,11 @@ def side(name: str, kind: pa.DataType, compared: pa.DataType) -> GroupedSide:
 
 def stage(
     fn: Any, left: pa.DataType, right: pa.DataType, *, with_keys: bool = True, iterates: bool = False
-) -> CogroupStage:
+) -> GroupStage:
     compared = left if left == right else pa.float64()
     declared = Declared("stage 1 (cogroup fn)", RESULT, by_name=True)
-    return CogroupStage(
-        fn, declared, side(LEFT_KEY, left, compared), side(RIGHT_KEY, right, compared), with_keys, iterates
-    )
+    sides = side(LEFT_KEY, left, compared), side(RIGHT_KEY, right, compared)
+    return GroupStage(fn, declared, sides, with_keys, iterates)
 
 
 def result(keys: tuple[Any, ...], left: list[int], right: list[int]) -> pa.Table:
@@ -78,9 +78,11 @@ def batches(keys: Sequence[Any], schema: pa.Schema, size: int) -> Iterator[pa.Re
 
 
 def cogrouped(
-    of: CogroupStage, left: Sequence[Any], right: Sequence[Any], how: Pass, size: int = 3
+    of: GroupStage, left: Sequence[Any], right: Sequence[Any], how: Pass, size: int = 3
 ) -> list[Row]:
-    both = Both(batches(left, of.left.schema, size), batches(right, of.right.schema, size))
+    both = Both(
+        *(batches(rows, of_side.schema, size) for rows, of_side in zip((left, right), of.sides, strict=True))
+    )
     return sorted(tuple(row.values()) for batch in run([of], both, how) for row in batch.to_pylist())
 
 
@@ -182,8 +184,8 @@ def test_a_function_may_overwrite_the_memory_of_its_last_result() -> None:
 def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() -> None:
     of = stage(of_tables, pa.int64(), pa.int64())
     placed = PlacedKeys("repartition(4, 'k')", pa.schema([(LEFT_KEY, pa.int64())]), 4)
-    of = CogroupStage(of.fn, of.declared, GroupedSide(of.left.keys, of.left.compared, of.left.schema, placed),
-                      of.right, with_keys=True, iterates=False)  # fmt: skip
+    first, second = of.sides
+    of = replace(of, sides=(replace(first, placed=placed), second))
     keys = pa.record_batch({LEFT_KEY: pa.array(range(20))})
     partition = int(partition_ids(keys, [LEFT_KEY], 4)[0])
     with pytest.raises(InvalidRequest, match=r"groups may be in parts: .*repartition\(4, 'k'\) places it"):

@@ -15,7 +15,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.placement import PlacedKeys, partition_ids
 from spark_client.spill import TaskMemory
-from spark_client.steps import BatchLimits, GroupStage, Pass, group_stage, run
+from spark_client.steps import BatchLimits, GroupedSide, GroupStage, Pass, key_groups, run
 
 SCHEMA = pa.schema([("k", pa.list_(pa.int32())), ("row", pa.int64()), ("text", pa.string())])
 RESULT = pa.schema([("k", pa.string()), ("rows", pa.list_(pa.int64()))])
@@ -24,8 +24,8 @@ Keys = list[list[list[int | None] | None]]
 
 def stage_of(fn: Any, *, iterates: bool = False, with_keys: bool = False, **options: Any) -> GroupStage:
     declared = Declared("stage 1 (applyInArrow fn)", options.pop("declared", RESULT), by_name=True)
-    schema = options.pop("schema", SCHEMA)
-    return GroupStage(fn, declared, ("k",), schema, with_keys, iterates, **options)
+    side = GroupedSide.alone(("k",), options.pop("schema", SCHEMA), **options)
+    return GroupStage(fn, declared, (side,), with_keys, iterates)
 
 
 def batches_of(keys: Keys) -> list[pa.RecordBatch]:
@@ -83,7 +83,7 @@ def test_groups_equal_a_dictionary_of_lists_for_any_budget_and_any_hash(
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         if collide:
-            patched.setattr(group_stage, "row_hashes", shared)
+            patched.setattr(key_groups, "row_hashes", shared)
         stage = stage_of(by_batch if iterates else whole, iterates=iterates, with_keys=True)
         memory = TaskMemory(budget_bytes)
         found = results(stage, batches_of(keys), memory)

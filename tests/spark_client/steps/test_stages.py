@@ -10,7 +10,7 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
 from spark_client.arrow.types import Declared
-from spark_client.steps import BatchLimits, GroupStage, MapStage, Pass, run
+from spark_client.steps import BatchLimits, GroupedSide, GroupStage, MapStage, Pass, run
 from spark_client.steps import group_stage as stage_of_groups
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -28,7 +28,7 @@ def map_stage(fn: Any, stage: str = "stage 1 (mapInArrow fn)") -> MapStage:
 
 def group_stage(fn: Any, *, with_keys: bool = False, iterates: bool = False) -> GroupStage:
     declared = Declared("stage 2 (applyInArrow fn)", SCHEMA, by_name=True)
-    return GroupStage(fn, declared, ("k",), SCHEMA, with_keys, iterates)
+    return GroupStage(fn, declared, (GroupedSide.alone(("k",), SCHEMA),), with_keys, iterates)
 
 
 def rows(batches: Iterator[Any]) -> list[tuple[Any, ...]]:
