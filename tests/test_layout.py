@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import rooms
+from tests.support.python_program import output_of
 from tests.support.rooms import MODULES, ROOMS, ROOT, dotted, imports, parsed, room_of, sources
 
 # Shared with the client, or so central that they must be testable with nothing installed.
@@ -136,14 +136,6 @@ for_each_room = pytest.mark.parametrize(("package", "room"), FACES, ids=[".".joi
 
 def top_level(path: Path) -> set[str]:
     return {name.partition(".")[0] for name in imports(path)}
-
-
-def run_python(code: str) -> str:
-    answer = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout
 
 
 @for_each_room
@@ -316,7 +308,7 @@ def test_the_environment_is_read_only_by_the_configuration(path: Path) -> None:
 
 @pytest.mark.parametrize("room", PURE)
 def test_a_pure_room_loads_nothing_but_the_standard_library(room: str) -> None:
-    loaded = run_python(
+    loaded = output_of(
         f"import sys; before = set(sys.modules); import flight_server.{room}\n"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
     ).split()
@@ -325,7 +317,7 @@ def test_a_pure_room_loads_nothing_but_the_standard_library(room: str) -> None:
 
 def test_importing_the_client_starts_no_thread_and_imports_neither_grpc_nor_the_server_nor_spark() -> None:
     program = "import sys, threading, spark_client.client; assert threading.active_count() == 1; print(*sys.modules)"
-    loaded = set(run_python(program).split())
+    loaded = set(output_of(program).split())
     assert "spark_client" in loaded
     server = {name for name in loaded if name.startswith("flight_server.")}
     assert {room_of(name) for name in server} <= SHARED | set(PURE)
@@ -338,7 +330,7 @@ def test_a_task_that_looks_up_loads_nothing_that_only_drivers_need() -> None:
     program = (
         "import sys, spark_client.lookup.lookup_join, spark_client.lookup.lookup_content; print(*sys.modules)"
     )
-    loaded = set(run_python(program).split())
+    loaded = set(output_of(program).split())
     assert "spark_client.lookup.host_images" in loaded
     ours = {room_of(name) for name in loaded if name.startswith("spark_client.")}
     assert not ours & {"jobs", "steps", "datasource", "reducing", "pipeline", "scan", "settings"}
@@ -347,7 +339,7 @@ def test_a_task_that_looks_up_loads_nothing_that_only_drivers_need() -> None:
 
 def test_a_server_loads_the_libraries_of_the_file_formats_only_for_a_source() -> None:
     loaded = set(
-        run_python("import sys, flight_server.__main__, flight_server.node; print(*sys.modules)").split()
+        output_of("import sys, flight_server.__main__, flight_server.node; print(*sys.modules)").split()
     )
     assert "flight_server.kinds.source.pulls" in loaded
     assert not loaded & {

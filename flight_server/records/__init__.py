@@ -1,12 +1,12 @@
 """What a restart needs to know: one SQLite database in the data directory, and its tables."""
 
 from .changelog_records import (
+    BegunFold,
     ChangelogRecords,
     DeclaredChangelog,
     NoDatabase,
     RecordGone,
     StoredChangelog,
-    StoredFold,
     StoredHold,
     StoredRange,
     StoredVersions,

@@ -103,7 +103,7 @@ class StoredRange(NamedTuple):
     base: str | None
 
 
-class StoredFold(NamedTuple):
+class BegunFold(NamedTuple):
     """A fold that has begun: of hashes from ``low`` to ``high`` it folds updates up to ``since``, and knows those up to
     ``upto``. ``to_file``: its result is for a file; else it is in memory, and of all rows.
     """
@@ -138,7 +138,7 @@ class StoredChangelog:
     runs: list[tuple[str, int | None]]
     ranges: list[StoredRange]
     versions: list[StoredVersions]
-    folds: list[StoredFold]
+    folds: list[BegunFold]
     holds: list[StoredHold]
     transactions: dict[str, Entry]
     forgotten: list[int]
@@ -197,7 +197,7 @@ class ChangelogRecords:
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
-        self._folds: dict[int, StoredFold] = {}  # those that the next versions bring along
+        self._folds: tuple[BegunFold, ...] = ()  # those that the next versions bring along
         self._keep = True
 
     @property
@@ -243,9 +243,9 @@ class ChangelogRecords:
 
         await self._database.commit(insert, created)
 
-    def begin(self, fold: StoredFold) -> None:
+    def begin(self, fold: BegunFold) -> None:
         """A fold begins. It is written with the next versions, because these may ask what it leaves."""
-        self._folds[fold.to_file] = fold
+        self._folds = (*(each for each in self._folds if each.to_file != fold.to_file), fold)
 
     def block(self, encode: Callable[[], bytes]) -> bytes:
         """The rows of a commit, for :meth:`add`."""
@@ -277,7 +277,7 @@ class ChangelogRecords:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
             )
-        runs, folds = [*self._runs, *files], list(self._folds.values())
+        runs, folds = [*self._runs, *files], self._folds
 
         def insert(rows: _Rows) -> None:
             rows.upper, rows.time = last, time
@@ -295,7 +295,7 @@ class ChangelogRecords:
                 self._count(last, room)
             if files:
                 self._name(runs)
-            self._folds.clear()
+            self._folds = ()
             then()
 
         await self._change(insert, added)
@@ -307,7 +307,7 @@ class ChangelogRecords:
         since: int,
         covered: int,
         *,
-        folds: Sequence[StoredFold] | None,
+        folds: Sequence[BegunFold] | None,
         then: Callable[[], None],
     ) -> None:
         """These files and ranges take the place of all others; they have all updates up to version ``covered``.
@@ -336,7 +336,7 @@ class ChangelogRecords:
             self._name(runs)
             self._ranges = list(ranges)
             if folds is not None:
-                self._folds.pop(1, None)
+                self._folds = tuple(each for each in self._folds if not each.to_file)
             then()
 
         await self._change(replace, published)
@@ -481,14 +481,17 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         [(name, version) for _, name, version in runs],
         [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
-        [StoredFold(*rest, low + (1 << 63), high + (1 << 63)) for _, *rest, low, high in folds],
+        [
+            BegunFold(upto, to_file, fold_since, low + (1 << 63), high + (1 << 63))
+            for _, upto, to_file, fold_since, low, high in folds
+        ],
         holds,
         transactions,
         forgotten,
     )
 
 
-def _signed_fold(fold: StoredFold) -> StoredFold:
+def _signed_fold(fold: BegunFold) -> BegunFold:
     return fold._replace(low=_signed(fold.low), high=_signed(fold.high))
 
 

@@ -138,23 +138,22 @@ class KeyIndex:
 
 
 class _Range:
-    """The places of numbers that lie close together; of equal ones that of any."""
+    """The places of numbers that lie close together; of equal ones that of any. Before the first number and behind the
+    last one is a place without an entry.
+    """
 
     def __init__(self, numbers: NDArray[np.int64]) -> None:
-        self._low = numbers.min()
-        at = numbers - self._low
-        self._last = np.uint64(at.max() + 1)
-        self._entries = np.full(int(self._last) + 1, -1, np.int32)
+        # Of one element, because numpy warns of numbers alone that wrap around, as the least of all does.
+        self._before = numbers.min(keepdims=True) - 1
+        at = numbers - self._before
+        self._entries = np.full(int(at.max()) + 2, -1, np.int32)
         places = np.arange(len(numbers), dtype=np.int32)
         self._entries[at] = places
         self.is_unique = bool((self._entries[at] == places).all())
 
     def find(self, numbers: NDArray[np.int64]) -> Positions:
-        # A number below the lowest wraps around, and is then above the highest.
-        at = (numbers - self._low).view(np.uint64)
-        np.minimum(at, self._last, out=at)
-        # As signed ones: numpy copies unsigned places before it uses them.
-        entries: Positions = self._entries.take(at.view(np.int64), mode="clip").astype(np.int64)
+        # A difference beyond 64 bits wraps around to one before the first number, or behind the last one.
+        entries: Positions = self._entries.take(numbers - self._before, mode="clip").astype(np.int64)
         return entries
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import pickle
-import subprocess
-import sys
 
 import pytest
 
 import spark_client
 from flight_server.protocol import FlightShuffleError, error_classes
 from spark_client import InvalidRequest, NotFound, ShuffleClient, StaleTicket, TimedOut, Unreachable
+from tests.support.python_program import output_of
 from tests.support.rooms import MODULES
 
 INSIDE = {"CutRead", "PassedOver"}
@@ -59,5 +58,4 @@ def test_an_argument_is_refused_with_pythons_class() -> None:
 
 def test_an_error_is_imported_without_the_libraries_that_it_does_not_need() -> None:
     program = "import sys; from spark_client import NotFound, InvalidRequest; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert {"pyarrow", "grpc", "pyspark"}.isdisjoint(done.stdout.split())
+    assert {"pyarrow", "grpc", "pyspark"}.isdisjoint(output_of(program).split())

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from flight_server.kinds.changelog import compactor, planning
 from flight_server.kinds.changelog.contents import Contents
-from flight_server.kinds.changelog.folding import Begun, compacted
+from flight_server.kinds.changelog.folding import compacted
 from flight_server.kinds.changelog.planning import (
     Amounts,
     Plan,
@@ -29,6 +29,7 @@ from flight_server.kinds.changelog.timeline import Timeline
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import MemoryPool
 from flight_server.protocol import KeepRule
+from flight_server.records import BegunFold
 from tests.support.run_rows import run_folder
 
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
@@ -71,7 +72,7 @@ class Ranged:
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
         self._waited = Waited()
-        self._rest: Begun | None = None  # of the last fold
+        self._rest: BegunFold | None = None  # of the last fold
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)

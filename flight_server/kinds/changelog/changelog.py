@@ -42,11 +42,10 @@ from flight_server.protocol import (
     InvalidRequest,
     KeepRule,
 )
-from flight_server.records import ChangelogRecords, DeclaredChangelog
+from flight_server.records import BegunFold, ChangelogRecords, DeclaredChangelog
 
 from .compaction import Going
 from .contents import Contents
-from .folding import Begun
 from .holds import HeldBack, Holds, gone
 from .planning import Waited
 from .rules import Rule
@@ -97,7 +96,7 @@ class Changelog:
     why_closed = ""  # follows its name, once it is
     full_until = 0.0  # the compactor has found the disk full, and makes room alone
     not_emitting: str | None = None  # why the rows that its rule puts together go nowhere
-    begun: Begun | None = None  # the fold that goes on, or is to be begun again
+    begun: BegunFold | None = None  # the fold that goes on, or is to be begun again
 
     def __init__(
         self,

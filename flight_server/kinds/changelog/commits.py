@@ -61,7 +61,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.commits")
 
 @dataclass(eq=False)
 class _Waiting:
-    """One commit. Either updates, whose versions are not set yet, or files."""
+    """One commit: updates, whose versions are not set yet, or files."""
 
     updates: Updates | None
     files: list[RunFile]

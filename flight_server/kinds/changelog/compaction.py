@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from flight_server.memory import MemoryPool
+from flight_server.records import BegunFold
 
 from . import views
 from .contents import Contents, Range
-from .folding import Begun, added_up, in_pieces, pieces, rule_pieces
+from .folding import added_up, in_pieces, left_by, pieces, rule_pieces
 from .rules import Rule
 from .runs import MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
 from .views import slice_end
@@ -50,11 +51,13 @@ class Work:
         new_file: makes the writer of a file; None for a result in memory.
     """
 
-    def __init__(self, contents: Contents, begun: Begun | None, rule: Rule, new_file: NewFile | None) -> None:
+    def __init__(
+        self, contents: Contents, begun: BegunFold | None, rule: Rule, new_file: NewFile | None
+    ) -> None:
         self.contents = contents
         self.layout = contents.bases.layout
         self.begun = begun
-        self.rest: Begun | None = None  # of the fold, which another one does
+        self.rest: BegunFold | None = None  # of the fold, which another one does
         self.to_file = new_file is not None
         self._rule = rule
         self._new_file = new_file
@@ -84,7 +87,7 @@ class Work:
 class Fold(Work):
     """See "Folds"."""
 
-    def __init__(self, contents: Contents, begun: Begun, *, rule: Rule, new_file: NewFile) -> None:
+    def __init__(self, contents: Contents, begun: BegunFold, *, rule: Rule, new_file: NewFile) -> None:
         super().__init__(contents, begun, rule, new_file)
         self._fold = begun
         self._made: list[Range] = []
@@ -102,13 +105,13 @@ class Fold(Work):
                 if self._next < low:
                     self._end_range(low - 1)
                 whole = partial(rule_pieces, self.layout, parts, views.SLICE_BYTES, fold.upto)
-                for left in in_pieces(whole, self._rule.rounds, partial(fold.left, self._rule)):
+                for left in in_pieces(whole, self._rule.rounds, partial(left_by, fold, self._rule)):
                     yield 0 if left is None else self._add(left)
                 self._end_range(low)
                 size_bytes += STEP_BYTES // 2
             else:
                 updates = Updates.joined(self.layout, parts)
-                self._add(fold.left(self._rule, updates))
+                self._add(left_by(fold, self._rule, updates))
                 writer = self._writer
                 if writer is not None and (writer.rows >= RANGE_ROWS or writer.size_bytes >= RANGE_BYTES):
                     self._end_range(high)
@@ -117,7 +120,7 @@ class Fold(Work):
             low = high + 1
         if self._next < low:
             self._end_range(low - 1)
-        self.rest = replace(fold, low=low) if low <= fold.high else None
+        self.rest = fold._replace(low=low, to_file=1) if low <= fold.high else None
 
     def _add(self, left: Updates) -> int:
         self._write(left.where(left.versions <= self._fold.since))
@@ -144,7 +147,7 @@ class Rewrite(Work):
         contents: Contents,
         runs: Sequence[Run],
         *,
-        begun: Begun | None = None,
+        begun: BegunFold | None = None,
         rule: Rule,
         new_file: NewFile | None,
         memory: MemoryPool,
@@ -172,7 +175,7 @@ class Rewrite(Work):
 
     def _in_memory(self) -> int:
         whole = Updates.joined(self.layout, [each.between(0, MAX_HASH) for each in self._sources])
-        left = added_up(whole) if self.begun is None else self.begun.left(self._rule, whole)
+        left = added_up(whole) if self.begun is None else left_by(self.begun, self._rule, whole)
         if len(left):
             # Of all rows that these runs stand for, also of those that an earlier fold has left out: what made them
             # garbage stays in the records as long as they do.

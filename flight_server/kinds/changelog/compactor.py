@@ -30,6 +30,7 @@ import math
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 
@@ -243,10 +244,6 @@ class Compactor:
 
     def start(self, changelog: Changelog, plan: Plan, since: int) -> Going:
         """Begin this work; ``since``: the version up to which compaction may go."""
-
-        def new_file() -> RunWriter:
-            return RunWriter(changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
-
         if plan.folds:
             changelog.since = max(changelog.since, since)
         work = plan.begin(
@@ -254,12 +251,12 @@ class Compactor:
             changelog.begun,
             changelog.since,
             rule=changelog.rule,
-            new_file=new_file,
+            new_file=partial(RunWriter, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS),
             memory=self._memory,
         )
         if work.begun is not None and changelog.begun is None:
             changelog.begun = work.begun
-            changelog.records.begin(work.begun.stored(to_file=work.to_file))
+            changelog.records.begin(work.begun)
         changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
         return changelog.working[-1]
 
@@ -295,7 +292,7 @@ class Compactor:
                     ],
                     changelog.since,
                     min(in_memory, default=changelog.upper + 1) - 1,
-                    folds=[rest.stored(to_file=True)] if rest is not None else [] if folds else None,
+                    folds=[rest] if rest is not None else [] if folds else None,
                     then=replace,
                 )
             else:

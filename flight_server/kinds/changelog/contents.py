@@ -81,10 +81,9 @@ class Bases(Run):
         self.sinces: Numbers = np.array([each.since for each in ranges], np.int64)
         self.last_version = int(self.sinces.max())
         self.range_rows: Numbers = np.array([each.rows for each in ranges], np.int64)
-        self.runs = {each.base for each in ranges if each.base is not None}
         # Of each block its file and its place there, and the range that it is in.
-        self._places = [(each.base, number, each) for each in ranges for number, _ in each.blocks]
-        blocks = [block for each in ranges for _, block in each.blocks]
+        self._places = tuple((each.base, number, each) for each in ranges for number, _ in each.blocks)
+        blocks = tuple(block for each in ranges for _, block in each.blocks)
         retractions = sum(run.retractions for run in self.runs)
         super().__init__(layout, blocks, sum(block.size_bytes for block in blocks), retractions, 0)
         self._counted: tuple[Hashes, Numbers] | None = None
@@ -93,6 +92,10 @@ class Bases(Run):
         base, place, each = self._places[number]
         assert base is not None
         return base.block(place).between(each.low, each.high)
+
+    @property
+    def runs(self) -> set[RunFile]:
+        return {each.base for each in self.ranges if each.base is not None}
 
     @property
     def shared(self) -> NDArray[np.bool_]:

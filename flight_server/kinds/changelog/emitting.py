@@ -50,12 +50,7 @@ _log = structlog.get_logger("flight_server.kinds.changelog.emitting")
 
 
 class Emitter:
-    """Emits the rows that the rule of one changelog puts together.
-
-    Args:
-        commits: of the target.
-        threads: read the source's runs.
-    """
+    """Emits the rows that the rule of one changelog puts together. ``threads`` read the source's runs."""
 
     def __init__(
         self,

@@ -1,6 +1,12 @@
 """Folding: the rows that sorted updates of whole keys amount to at a version, and the updates that compaction leaves of
 them. Pure functions over :class:`~flight_server.kinds.changelog.runs.Updates`; they run in threads.
 
+Begun folds
+    From the moment when a fold begins its keys read as folded (``views``). Else a reader would see a row that the rule
+    leaves out, if a commit that comes while the fold works retracts the rows above it; and see it no more once the fold
+    is published. A fold that is given up, or that a crash ends, is begun again, before any other: versions that were
+    committed behind its beginning have it in the records.
+
 Large keys
     The updates of one hash may be too many to be held at once. They are sorted by row, so all runs can be cut at the
     same rows: in halves, until each piece is small (:func:`pieces`). Each has all updates of its rows, and all
@@ -29,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.records import StoredFold
+from flight_server.records import BegunFold
 
 from .rules import Groups, Kept, KeyTotals, Rule
 from .runs import DELETE, Layout, Updates, rows_at
@@ -184,33 +190,17 @@ def compacted(updates: Updates, since: int, rule: Rule, totals: PieceTotals | No
     return Updates.joined(updates.layout, [kept.where(stays), tombstones])
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A fold that has begun: of the keys whose hashes are from ``low`` to ``high``, both included, it folds the updates
-    up to ``since``, and knows those up to ``upto``.
+def left_by(fold: BegunFold, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
+    """What a fold leaves of its keys, of which these are all updates."""
+    return compacted(updates.where(updates.versions <= fold.upto), fold.since, rule, totals)
 
-    From this moment on its keys read as folded (``views``). Else a reader would see a row that the rule leaves out, if
-    a commit that comes while the fold works retracts the rows above it; and see it no more once the fold is published.
-    A fold that is given up, or that a crash ends, is begun again, before any other: versions that were committed behind
-    its beginning have it in the records.
-    """
 
-    low: int
-    high: int
-    since: int
-    upto: int
-
-    def stored(self, *, to_file: bool) -> StoredFold:
-        return StoredFold(self.upto, int(to_file), self.since, self.low, self.high)
-
-    def left(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
-        """What it leaves of its keys, of which these are all updates."""
-        return compacted(updates.where(updates.versions <= self.upto), self.since, rule, totals)
-
-    def left_and_later(self, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
-        """The same, and what came later."""
-        late = updates.where(updates.versions > self.upto)
-        return Updates.joined(updates.layout, [self.left(rule, updates, totals), late])
+def left_and_later(
+    fold: BegunFold, rule: Rule, updates: Updates, totals: PieceTotals | None = None
+) -> Updates:
+    """The same, and what came later."""
+    later = updates.where(updates.versions > fold.upto)
+    return Updates.joined(updates.layout, [left_by(fold, rule, updates, totals), later])
 
 
 def added_up(updates: Updates) -> Updates:
@@ -237,7 +227,7 @@ def tombstones(layout: Layout, batches: Sequence[pa.RecordBatch], dataset: str) 
 
     Raises BadFrame: see :meth:`Layout.check_nulls`.
     """
-    keys = pa.concat_batches([layout.key_rows(batch) for batch in batches])
+    keys = pa.concat_batches([layout.rows(batch, layout.key_schema) for batch in batches])
     layout.check_nulls(keys, dataset)
     count, key = keys.num_rows, set(layout.key)
     columns = [

@@ -47,11 +47,11 @@ from numpy.typing import NDArray
 
 from flight_server.keys import unique
 from flight_server.memory import MemoryPool
+from flight_server.records import BegunFold
 
 from . import compaction
 from .compaction import Fold, NewFile, Rewrite, Work
 from .contents import Contents
-from .folding import Begun
 from .rules import Rule
 from .runs import MemoryRun, Question, Run
 
@@ -93,7 +93,7 @@ class Plan:
     def begin(
         self,
         contents: Contents,
-        begun: Begun | None,
+        begun: BegunFold | None,
         since: int,
         *,
         rule: Rule,
@@ -107,7 +107,8 @@ class Plan:
         if begun is None:
             first, last = self.ranges or (0, len(contents.bases.ranges) - 1)
             low, high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
-            begun = Begun(low, high, since, max((run.last_version for run in contents.recent), default=since))
+            upto = max((run.last_version for run in contents.recent), default=since)
+            begun = BegunFold(upto, int(not self.alone), since, low, high)
             if self.alone:
                 return rewrite(new_file=None, begun=begun)
         return Fold(contents, begun, rule=rule, new_file=new_file)

@@ -11,9 +11,9 @@ Memory
     key that is too large for a slice (``views``).
 
 Messages
-    Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version, so that readers
-    of both lanes know them; the gRPC lane says the same in app_metadata. A message has about ``MESSAGE_BYTES``, unless
-    one row has more, or slices would share buffers (``protocol.cutting``).
+    Each message's ``custom_metadata`` has ``version``, and ``last`` in the last message of a version; the gRPC lane
+    says the same in app_metadata. A message has about ``MESSAGE_BYTES``, unless one row has more, or slices would share
+    buffers (``protocol.cutting``).
 
 Small steps
     Changes that are few (``views``) are read and encoded once for all followers that ask for them at a time. If all

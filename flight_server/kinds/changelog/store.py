@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 import structlog
 
@@ -50,6 +51,7 @@ from flight_server.protocol import (
     Versions,
 )
 from flight_server.records import (
+    BegunFold,
     ChangelogRecords,
     DeclaredChangelog,
     DiskTrouble,
@@ -57,7 +59,6 @@ from flight_server.records import (
     Quarantined,
     RecordGone,
     StoredChangelog,
-    StoredFold,
     StoredRange,
     StoredVersions,
     changelogs,
@@ -76,7 +77,7 @@ from .commits import Commits
 from .compactor import DUTIES, Compactor
 from .contents import Bases, Contents, Range
 from .emitting import Emitter
-from .folding import Begun, compacted
+from .folding import compacted
 from .holds import MAX_LAPSED
 from .reads import ChangelogRead, ChangelogReads
 from .rules import Rule, make_rule
@@ -161,6 +162,8 @@ class ChangelogKind(DatasetKind):
         self._changelogs: dict[str, Changelog] = {}  # by generation
         self._emitters: dict[str, Emitter] = {}  # by the generation of their source
         self._background = background
+        # The same two objects for all changelogs.
+        self._hooks: dict[str, Any] = {"wake": self._wake, "found_damage": self._note_damage}
         self._append: Append | None = None
         if admission is not None:
             appends = VersionAppends(
@@ -221,12 +224,7 @@ class ChangelogKind(DatasetKind):
         return ChangelogRead(self.reads, self.of(dataset), versions or Versions())
 
     async def _hold(self, body: bytes, caller: Caller) -> dict[str, object]:
-        """The answer to the action ``hold`` with this body.
-
-        Raises:
-            InvalidRequest: the body, or the dataset is no changelog.
-            NotFound: there is no such dataset; or, like the other errors, as :meth:`hold`.
-        """
+        """The action ``hold``. Raises as :meth:`hold`; InvalidRequest: the body, or the dataset is no changelog."""
         request = HoldRequest.parse(body)
         dataset = caller.find(request.dataset, request.generation)
         if dataset.kind is not Kind.CHANGELOG:
@@ -416,8 +414,7 @@ class ChangelogKind(DatasetKind):
             room=metadata.reserve(CHANGELOG_BYTES, f"changelog {name!r}", dataset=name),
             metadata=metadata,
             max_lag_seconds=self.max_lag_seconds,
-            wake=self._wake,
-            found_damage=self._note_damage,
+            **self._hooks,
         )
 
     def add(self, dataset: Dataset, changelog: Changelog) -> None:
@@ -595,7 +592,7 @@ def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
         if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
             raise Damaged("a fold of it cannot have begun")
         if fold.to_file:
-            changelog.begun = Begun(fold.low, fold.high, fold.since, fold.upto)
+            changelog.begun = fold
     contents = _contents(changelog.layout, stored.ranges, files)
     in_memory = [fold for fold in stored.folds if not fold.to_file]
     runs = list(_in_memory(store, contents.bases, stored.versions, in_memory, changelog.rule))
@@ -634,7 +631,7 @@ def _in_memory(
     store: ChangelogKind,
     bases: Bases,
     versions: list[StoredVersions],
-    folds: list[StoredFold],
+    folds: list[BegunFold],
     rule: Rule,
 ) -> Iterator[MemoryRun]:
     """The versions that no file has, as the folds in memory have left them."""

@@ -15,9 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.keys import Hashes, array_over, unique
+from flight_server.records import BegunFold
 
 from .contents import Contents, PartlyDead, Source
-from .folding import Begun, PieceTotals, copies, deltas, in_pieces, kept_at, rule_pieces
+from .folding import PieceTotals, copies, deltas, in_pieces, kept_at, left_and_later, rule_pieces
 from .rules import Kept, Rule
 from .runs import MAX_HASH, Layout, RunFile, Updates
 
@@ -70,7 +71,7 @@ class View:
     contents: Contents
     since: int
     upper: int
-    begun: Begun | None = None
+    begun: BegunFold | None = None
     slice_bytes: int = field(default_factory=lambda: SLICE_BYTES)
 
     @property
@@ -190,7 +191,7 @@ class View:
             return updates
         start = int(np.searchsorted(updates.hashes, np.uint64(begun.low), "left"))
         others = [updates.slice(0, start), updates.slice(start + len(inside), len(updates))]
-        return Updates.joined(self.layout, [begun.left_and_later(self.rule, inside), *others])
+        return Updates.joined(self.layout, [left_and_later(begun, self.rule, inside), *others])
 
     def _deciding(self, runs: list[Source], after: int, upto: int) -> Iterator[tuple[Source, int | None]]:
         """Each run, with how many of its greatest updates of a key decide the rule's result at either version; None if
@@ -215,7 +216,7 @@ class View:
         def read_pieces() -> Iterator[Updates]:
             if begun is None or not begun.low <= hash_ <= begun.high:
                 return whole()
-            return filter(None, in_pieces(whole, rule.rounds, partial(begun.left_and_later, rule)))
+            return filter(None, in_pieces(whole, rule.rounds, partial(left_and_later, begun, rule)))
 
         def shown(piece: Updates, totals: PieceTotals | None) -> Kept:
             if after is None:

@@ -103,8 +103,7 @@ class ChangelogWrite:
             dictionaries: count those in force; the write holds them as long as the batch.
 
         Raises:
-            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``.
-            BadFrame: of a large write, as of ``commit``.
+            BadFrame: ``_diff`` has a null, or a number beyond ``MAX_DIFF``; or, of a large write, as of ``commit``.
             OutOfBudget, Unavailable: the disk does not take a large write now.
         """
         self._check(batch)
@@ -264,11 +263,9 @@ class VersionAppends:
     """Appends of staged writes: the accepted rows of all tasks, or the keys that they delete, become one version.
 
     The version has exactly the rows of the accepted attempts, or there is none. A seal that is repeated gets the
-    version that the first one made, also while that one still works. After a restart of the server only a transaction
-    can tell that a write was there before.
-
-    The attempts keep their frames until the version is there; frames on disk are read back one at a time. Each batch
-    is admitted like one of a put into the changelog, which holds it until it is in a run.
+    version that the first one made, also while that one still works; after a restart only a transaction can tell. The
+    attempts keep their frames until the version is there; frames on disk are read back one at a time. Each batch is
+    admitted like one of a put.
     """
 
     def __init__(
@@ -288,9 +285,6 @@ class VersionAppends:
 
     async def append(self, staged: Dataset, target: Dataset, request: SealRequest, mode: WriteMode) -> Sealed:
         """Make the version, once. Cancelling is safe: the append goes on, and a repeated seal finds it.
-
-        Args:
-            mode: ``append`` or ``delete``.
 
         Raises:
             Conflict: an accepted attempt has not committed, or the transaction follows one that is not there.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import threading
 from collections.abc import Iterator
 
@@ -15,6 +14,7 @@ from spark_client.changelogs.version_follower import Follower
 from spark_client.connection import ForkedProcess, Reading, RemoteServer, Timeouts
 from spark_client.merge import DatasetRef, Portion
 from tests.support.fake_stream import until
+from tests.support.forked_child import in_child
 from tests.support.http_source import HttpSource
 from tests.support.versions import marked, opening
 
@@ -115,18 +115,15 @@ def test_a_forked_child_gets_an_error_and_leaves_the_connection_alone(
 ) -> None:
     follower = follower_of(server, source)
     assert next(follower).version == 5
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
+
+    def child() -> None:
+        nonlocal follower
+        with pytest.raises(ForkedProcess):
             next(follower)
-        except ForkedProcess:
-            follower.close()
-            del follower
-            gc.collect()
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
+        follower.close()
+        del follower
+        gc.collect()
+
+    in_child(child)
     assert next(follower).version == 6
     follower.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_client.hosts import HostFile, OpenFiles, open_files
+from tests.support.forked_child import in_child
 from tests.support.polling import eventually
 
 
@@ -35,17 +36,13 @@ def test_a_forked_child_forgets_what_it_has_used_of_its_parents_things(
     monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
     monkeypatch.setattr(open_files, "_POLL_SECONDS", 0.01)
     file = opened(tmp_path / "a")
-    user = threading.Lock()
-    things.add("a", file, "thing", user)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            if things.get("a") == "thing":
-                del user
-                eventually(lambda: is_closed(file), expected=True, deadline_seconds=10)
-                code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+    users = [threading.Lock()]
+    things.add("a", file, "thing", users[0])
+
+    def child() -> None:
+        assert things.get("a") == "thing"
+        users.clear()
+        eventually(lambda: is_closed(file), expected=True, deadline_seconds=10)
+
+    in_child(child)
     assert not is_closed(file)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from typing import Any
 
 from spark_client.connection import RemoteServer
 from spark_client.jobs.progress import watch
 from spark_client.servers import ServerList
-from tests.support.rooms import ROOT
+from tests.support.python_program import output_of
 from tests.support.server_process import ServerProcess
 
 JOB = """
@@ -58,16 +56,7 @@ with ShuffleClient(sys.argv[1]) as client:
 
 
 def test_a_notebooks_cell_shows_it_in_one_output_that_is_replaced(empty_server: ServerProcess) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", JOB, empty_server.location],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    first, *lines = done.stdout.splitlines()
+    first, *lines = output_of(JOB, empty_server.location).splitlines()
     assert first == "shown: "
     assert any(line.startswith("shown: repartition(4, 'x') [a]  12,345 rows  96.") for line in lines)
     assert lines[-1].startswith("shown: repartition(4, 'x') [a]  3 tasks  12,346 rows"), (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.grouped_partition import ROW_BYTES, grouped, put
+from tests.support.python_program import output_of
 from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.long
@@ -43,15 +43,7 @@ print(64 * rows.nbytes, faults[1])
 @pytest.mark.skipif(sys.platform != "linux", reason="counts pages of Linux, and settings of glibc")
 def test_a_later_task_of_a_worker_writes_its_rows_without_new_memory_for_each_round() -> None:
     with ServerProcess.start(memory_limit="1GiB") as server:
-        answer = subprocess.run(
-            [sys.executable, "-c", WRITE_TWICE, server.location],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=True,
-        )
-    written_bytes, faults = (int(number) for number in answer.stdout.split())
+        written_bytes, faults = map(int, output_of(WRITE_TWICE, server.location).split())
     assert faults * PAGE_BYTES < written_bytes / 3, f"{faults} page faults for {written_bytes} bytes"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +19,7 @@ from spark_client.jobs import ByKeys, InTurn, ReadTask, WriteTask, tasks
 from spark_client.jobs.tasks import UNSEEN_LEASE_SECONDS, Destination
 from spark_client.merge import DatasetRef
 from spark_client.steps import MapStage, Pass, run
+from tests.support.python_program import output_of
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,15 +141,7 @@ def test_small_batches_are_placed_together_and_to_the_same_partitions(
 
 def test_tasks_import_no_pandas_which_takes_a_fresh_worker_a_third_of_a_second() -> None:
     with ServerProcess.start() as process:
-        done = subprocess.run(
-            [sys.executable, "-c", JOB, process.location],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
+        output_of(JOB, process.location)
 
 
 A, B = "grpc://a:1", "grpc://b:1"

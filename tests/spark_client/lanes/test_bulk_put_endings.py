@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import signal
 import threading
 
@@ -14,6 +12,7 @@ from flight_server.protocol.errors import InvalidRequest
 from spark_client.connection import ForkedProcess, RemoteServer
 from spark_client.lanes.bulk_put import Duplex
 from spark_client.lanes.lane import Closed
+from tests.support.forked_child import in_child
 from tests.support.put_source import (
     SMALL,
     UPGRADED,
@@ -124,19 +123,13 @@ def test_a_forked_child_neither_uses_nor_ends_the_put_of_its_parent(server: Remo
     with PutSource(serve) as source:
         stream = opened(server, source)
         stream.write(SMALL)
-        gc.collect()  # a child must not destroy the objects of other tests
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)  # a child that hangs must not stay
-            code = 1
-            try:
+
+        def child() -> None:
+            with pytest.raises(ForkedProcess):
                 stream.write(SMALL)
-            except ForkedProcess:
-                stream.cancel()
-                stream.close()
-                code = 7
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+            stream.cancel()
+            stream.close()
+
+        in_child(child)
         stream.write(SMALL)
         assert stream.commit()["rows"] == 20

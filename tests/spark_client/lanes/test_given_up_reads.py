@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -14,6 +13,7 @@ import pytest
 from flight_server.protocol import Ticket
 from spark_client.connection import RemoteServer
 from spark_client.lanes.read_stream import ReadStream
+from tests.support.forked_child import in_child
 from tests.support.http_source import HEAD, HttpSource, chunk, messages
 from tests.support.merging import batches_from, partition_stream
 from tests.support.polling import eventually
@@ -59,14 +59,12 @@ def test_a_forked_child_that_closes_a_read_leaves_the_connection_to_its_parent(
 ) -> None:
     stream = partition_stream(server, Ticket("d", 0, None, 0), locations=[source.url], lane="bulk")
     assert next(batches_from(stream)) == BATCH
-    child = os.fork()
-    if child == 0:
-        try:
-            stream.cancel()
-            stream.close()
-        finally:
-            os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def child() -> None:
+        stream.cancel()
+        stream.close()
+
+    in_child(child)
     state = source._sockets[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     assert state == bytes([TCP_ESTABLISHED])
     stream.close()

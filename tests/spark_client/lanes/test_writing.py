@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +20,7 @@ from spark_client.lanes.grpc_put import GrpcWriter
 from spark_client.lanes.http import NoBulkLane
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.put_stream import PutStream
+from tests.support.forked_child import in_child
 from tests.support.put_source import UPGRADED, PutSide, PutSource
 from tests.support.server_process import ServerProcess
 
@@ -213,17 +211,13 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
 ) -> None:
     server = connect("auto")
     (place,) = put_stream.places_of(server)
-    gc.collect()  # a child must not destroy the objects of other tests
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(30)  # a child that hangs must not stay
-        try:
-            with PutStream(server, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [place]) as stream:
-                stream.write(BATCH)
-                os._exit(7 if stream.commit()["rows"] == 3 else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+    def child() -> None:
+        with PutStream(server, PutCommand("d", producer=0, attempt="1"), BATCH.schema, [place]) as stream:
+            stream.write(BATCH)
+            assert stream.commit()["rows"] == 3
+
+    in_child(child)
     assert server.flight_info("d").total_records == 3
     server.action("drop", {"dataset": "d"})
 

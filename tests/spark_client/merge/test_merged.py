@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import signal
 import subprocess
 import sys
@@ -34,6 +32,7 @@ from tests.support.fake_stream import (
     waiting,
     waits,
 )
+from tests.support.forked_child import in_child
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -331,19 +330,13 @@ def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:
     streams[0].send_run(0, 1, 3)
     with merge(streams, timeouts=QUICK) as merged:
         next(merged)
-        gc.collect()  # a child must not destroy the objects of other tests
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(30)  # a child that hangs must not stay
-            try:
-                with contextlib.suppress(ForkedProcess):
-                    next(merged)
-                    os._exit(1)
-                merged.close()
-                os._exit(7)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+        def child() -> None:
+            with pytest.raises(ForkedProcess):
+                next(merged)
+            merged.close()
+
+        in_child(child)
 
 
 def test_a_program_that_ends_in_the_middle_of_a_merge_ends_quietly() -> None:

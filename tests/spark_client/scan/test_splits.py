@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from spark_client.jobs import SplitSizes
 from spark_client.scan.discovery import dataset_of
 from spark_client.scan.pieces import File, FilePiece
 from spark_client.scan.splits import Splits
-from tests.support.rooms import ROOT
+from tests.support.python_program import output_of
 from tests.support.scanning import read, splits_of
 
 TABLE = pa.table({"a": range(1000), "s": [f"{number:>100}" for number in range(1000)]})
@@ -129,7 +127,7 @@ def test_a_task_that_reads_parquet_or_ipc_loads_no_scanner(lake: Path, tmp_path:
         "assert [sum(batch.num_rows for batch in splits.read(0)) for splits in both] == [1000, 1000];"
         "assert not {'pyarrow.dataset', 'pyarrow._dataset', 'pyarrow.compute'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code, tmp_path / "splits"], check=True, cwd=ROOT, timeout=60)
+    output_of(code, tmp_path / "splits")
 
 
 def test_a_task_unpacks_only_its_own_split_of_a_plan_of_many_files(tmp_path: Path) -> None:

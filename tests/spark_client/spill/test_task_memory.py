@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from spark_client.connection import RemoteServer
 from spark_client.merge import DatasetRef
 from spark_client.spill import reading_budget, writing_budget
 from spark_client.spill.gathered import LEAST_BYTES
+from tests.support.python_program import output_of
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -69,16 +68,7 @@ print(sum(batch.num_rows for batch in task.run(iter([pa.RecordBatch.from_pydict(
 
 
 def limited(code: str, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", BEGIN + code, json.dumps([LIMIT_BYTES, arguments])],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return output_of(BEGIN + code, json.dumps([LIMIT_BYTES, arguments]))
 
 
 @pytest.mark.long

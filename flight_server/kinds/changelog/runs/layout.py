@@ -149,15 +149,11 @@ class Layout:
                 dataset=dataset,
             )
 
-    def key_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """As :meth:`rows`, the columns of the key. The batch has passed ``check_deleter``."""
-        return self._rows(batch, self.key_schema)
-
-    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The declared columns of a producer's batch, in their stored types. It has passed ``check_producer``."""
-        return self._rows(batch, self.schema)
-
-    def _rows(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def rows(self, batch: pa.RecordBatch, schema: pa.Schema | None = None) -> pa.RecordBatch:
+        """The declared columns of a producer's batch, in their stored types, or those of ``key_schema``. It has passed
+        ``check_producer`` or ``check_deleter``.
+        """
+        schema = self.schema if schema is None else schema
         places = {name: number for number, name in enumerate(batch.schema.names)}
         columns = []
         for field in schema:

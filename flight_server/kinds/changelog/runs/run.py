@@ -4,7 +4,7 @@ block; those of a ``RunFile`` (``run_files``) are read from disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -119,17 +119,15 @@ class Block(NamedTuple):
 
 
 class Run:
-    """Its methods may block, and may be called from any thread. Numbers of bytes are about right.
-
-    Args:
-        retractions, tombstones: how many diffs are below zero, and how many of these are ``DELETE``.
+    """Its methods may block, and may be called from any thread. Numbers of bytes are about right. ``retractions``,
+    ``tombstones``: as of :class:`Updates`.
     """
 
     first_version: int
     last_version: int
 
     def __init__(
-        self, layout: Layout, blocks: list[Block], size_bytes: int, retractions: int, tombstones: int
+        self, layout: Layout, blocks: Sequence[Block], size_bytes: int, retractions: int, tombstones: int
     ) -> None:
         # Attributes, because planning and small reads ask every run for them.
         self.layout = layout

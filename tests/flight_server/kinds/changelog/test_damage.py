@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import gc
 import os
@@ -14,14 +15,17 @@ from typing import Any, Self
 
 import pytest
 
+from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import views, writes
 from flight_server.kinds.changelog.changelog import ChangelogState
 from flight_server.kinds.changelog.reads import ChangelogRead
 from flight_server.kinds.changelog.runs import run_files
 from flight_server.memory import Pace
 from flight_server.protocol import (
+    CreateRequest,
     DataQuarantined,
     HoldRequest,
+    Kind,
     OutOfBudget,
     Transaction,
     Unavailable,
@@ -359,3 +363,17 @@ def test_a_fold_that_the_disk_refuses_changes_nothing_and_leaves_nothing(base: P
         assert engine.changelog.records.size_bytes == 0
         assert engine.snapshot(2) == recovered.snapshot(2)
         recovered.close()
+
+
+def test_damage_of_a_dropped_changelog_is_not_noted_of_another_one_that_has_its_name(
+    engines: Callable[..., Engine],
+) -> None:
+    engine = engines()
+    dropped = engine.changelog
+    engine.run(engine.catalogue.remove(NAME))
+    request = CreateRequest(
+        NAME, Kind.CHANGELOG, schema=base64.b64encode(SCHEMA.serialize().to_pybytes()).decode()
+    )
+    engine.run(engine.store.create(request, SchemaMessage.of(SCHEMA)))
+    dropped.damaged("a run has another checksum")
+    assert engine.disk.quarantine.entries == []

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.contents import Contents
-from flight_server.kinds.changelog.folding import Begun, compacted, in_pieces, kept_at, pieces, rule_pieces
+from flight_server.kinds.changelog.folding import compacted, in_pieces, kept_at, pieces, rule_pieces
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import DELETE, MAX_HASH, Layout, Updates
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.protocol import KeepRule
+from flight_server.records import BegunFold
 from tests.flight_server.kinds.changelog.test_against_history import RULES
 from tests.support import keep_model
 from tests.support.examples import examples
@@ -123,6 +124,6 @@ def test_a_large_key_is_read_in_pieces(
         fewer_bits(patch, 0)
         layout, rule = Layout(keep_model.SCHEMA, spec), make_rule(spec, keep_model.SCHEMA)
         contents = Contents.empty(layout).committed([memory_run(updates_of(layout, run)) for run in runs])
-        fold = None if begun is None else Begun(0, MAX_HASH, 0 if after is None else min(after, begun), begun)
+        fold = None if begun is None else BegunFold(begun, 1, min(after or 0, begun), 0, MAX_HASH)
         view = View(layout, rule, contents, 0, 4, fold, slice_bytes)
         assert read(view, after) == read(replace(view, slice_bytes=1 << 30), after)
