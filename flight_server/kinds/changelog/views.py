@@ -137,7 +137,7 @@ class View:
             if len(part):
                 parts.append(part)
                 max_rows -= len(part)
-                max_bytes -= len(part) * run.size_bytes // run.rows
+                max_bytes -= part.size_bytes
                 if min(max_rows, max_bytes) < 0:
                     return None
         return self._deltas(self._joined(parts), after, upto, MAX_HASH + 1)

@@ -189,6 +189,15 @@ def test_a_step_stays_small_after_a_fold_of_a_part_of_a_large_run(
     engine.close()
 
 
+def test_a_step_that_replaces_a_few_large_rows_among_many_is_not_small() -> None:
+    layout = latest()
+    large: list[int] = [1] * 100_000
+    rows = [((f"k{n}", 1, large if n == 7 else None), 1, 1) for n in range(1000)]
+    runs = [memory_run(updates_of(layout, part)) for part in (rows, [(("k7", 2, None), 2, 1)])]
+    assert view_of(runs, layout, 2).few_deltas(1, 2, 100, 50_000) is None
+    assert view_of(runs, layout, 2).few_deltas(1, 2, 100, 200_000) is not None
+
+
 def test_slices_of_large_rows_have_fewer_of_them() -> None:
     layout = Layout(pa.schema([("a", pa.binary())]), None)
     small, large = (
