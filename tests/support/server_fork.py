@@ -170,7 +170,7 @@ def _prepare() -> None:
     """Do once what takes most of each server's start: the imports, the parser of the options, a collection of all."""
     command = importlib.import_module("flight_server.__main__")
     importlib.import_module("tests.support.watched_server")
-    typers = importlib.import_module("typer.main")
+    typers: Any = importlib.import_module("typer.main")
     app = typers.Typer(add_completion=False)
     app.command()(command.serve)
     parser = typers.get_command(app)
