@@ -42,6 +42,7 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Going, Rewrite
+from .contents import Contents
 from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
 from .runs import Damaged, MemoryRun, RunFile, RunWriter
 
@@ -178,17 +179,23 @@ class Compactor:
         ):
             return
         now = time.monotonic()
-        since = changelog.advanced_since(now)
         self._planning.add(changelog)
         try:
-            amounts = Amounts(changelog.contents, since, changelog.rule)
-            if any(isinstance(run, RunFile) for run in changelog.contents.runs):
-                await in_thread(self._threads, amounts.count)  # it may read files
-            else:
-                amounts.count()
+            amounts = Amounts(changelog.contents, changelog.advanced_since(now), changelog.rule)
+            in_files = _has_files(changelog.contents)
+            if in_files:
+                await in_thread(self._threads, amounts.count)
             # In the turn no commit is written: the next one brings along what began before it.
             async with changelog.turn:
-                self._begin_counted(changelog, amounts, now)
+                if in_files:
+                    self._begin_counted(changelog, amounts, now)
+                elif _has_files(changelog.contents):  # meanwhile
+                    self.poke(changelog)
+                else:
+                    # What is folded in memory are all rows that there are when it begins.
+                    amounts = Amounts(changelog.contents, amounts.since, changelog.rule)
+                    amounts.count()
+                    self._begin_counted(changelog, amounts, now)
         finally:
             self._planning.discard(changelog)
 
@@ -314,3 +321,7 @@ class Compactor:
             self._entered += 1
             heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
             self._wake.set()
+
+
+def _has_files(contents: Contents) -> bool:
+    return any(isinstance(run, RunFile) for run in contents.runs)

@@ -101,7 +101,8 @@ class Plan:
         memory: MemoryPool,
     ) -> Work:
         """The work. ``begun``: a fold that was not done to its end, and comes before any other; ``since``: a fold's."""
-        rewrite = partial(Rewrite, contents, self.runs, rule=rule, memory=memory)
+        runs = contents.recent if self.alone else self.runs  # of all that its upper bound knows
+        rewrite = partial(Rewrite, contents, runs, rule=rule, memory=memory)
         if not self.folds:
             return rewrite(new_file=new_file if self.to_file else None)
         if begun is None:

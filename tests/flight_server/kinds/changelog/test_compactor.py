@@ -208,3 +208,32 @@ def test_quiet_rows_become_one_file_also_while_memory_is_short(tmp_path: Path, c
         room.free()
         assert engine.snapshot(1) == shown
         assert [run.rows for run in engine.changelog.contents.runs] == [20_000]
+
+
+@pytest.mark.parametrize("held", [None, 2])
+def test_a_fold_in_memory_has_all_commits_that_it_says_to_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int | None
+) -> None:
+    """A retraction is written while the fold waits to begin."""
+    monkeypatch.setattr(planning, "MEMORY_FOLD_ROWS", 1)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        changelog, rows = engine.changelog, SCHEMA.append(pa.field("_diff", pa.int64()))
+        if held is not None:
+            changelog.holds.follow("reader", held)
+        for number in (1, 2):
+            put(engine, range(1), number)
+
+        async def both() -> None:
+            retraction = pa.RecordBatch.from_pylist([{"key": 0, "time": 2, "_diff": -1}], rows)
+            committing = asyncio.ensure_future(engine._commit(retraction, None))
+            while not changelog.turn.locked():  # noqa: ASYNC110  # it takes some passes of the loop
+                await asyncio.sleep(0)
+            await engine.store.compactor.look(changelog)
+            assert await committing == 3
+
+        engine.run(both())
+        before = {version: engine.snapshot(version) for version in range(changelog.since, 4)}
+        for going in list(changelog.working):
+            engine.publish(going)
+        assert {version: engine.snapshot(version) for version in before} == before
+        assert held is None or before[3] == {(0, 1): 1}
