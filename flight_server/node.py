@@ -93,25 +93,18 @@ class Node:
         self.pending_reads = PendingReads(self.arriving, settings.stall_seconds)
         self.delivery = Delivery(self.waits, self.counters, stall_seconds=settings.stall_seconds)
         self.eviction = Eviction(budget, self.delivery, self.spiller)
-        self.reads = Reads(
+        reads = partial(
+            Reads,
             self.catalogue,
             self.waits,
-            self.delivery,
-            self.counters,
             schema_seconds=settings.schema_seconds,
             resume_seconds=settings.resume_seconds,
         )
+        self.reads = reads(self.delivery, self.counters)
         unseen = Counters()  # its reads are none of clients
         self.offloads = Offloads(
             settings.offload_to,
-            Reads(
-                self.catalogue,
-                self.waits,
-                Delivery(self.waits, unseen, stall_seconds=settings.stall_seconds),
-                unseen,
-                schema_seconds=settings.schema_seconds,
-                resume_seconds=settings.resume_seconds,
-            ),
+            reads(Delivery(self.waits, unseen, stall_seconds=settings.stall_seconds), unseen),
             self.catalogue.disk,
             self.counters,
             deadline_seconds=settings.budget_deadline_seconds,

@@ -3,7 +3,7 @@
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """
 
-from .bodies import Body, Faults, Fields, InJson, Name, Text, integer, one_of, parse_as
+from .bodies import Body, Faults, Fields, InJson, Name, Text, integer, one_of, parse_as, with_numbers
 from .cutting import cut
 from .dataset_names import check_dataset_name
 from .errors import (

@@ -13,7 +13,8 @@ that names the expected ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from enum import StrEnum
 from functools import cache
@@ -22,6 +23,8 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_type_hints
 from .dataset_names import check_dataset_name
 from .errors import InvalidRequest
 from .strict_json import dump_json, parse_json
+
+_NUMBER = re.compile("[0-9]{1,15}")
 
 
 class Fields:
@@ -215,3 +218,10 @@ class Request(Body):
     def parse(cls, data: bytes) -> Self:
         """Raises InvalidRequest."""
         return cls.of(parse_json(data, cls.what))
+
+
+def with_numbers(query: Mapping[str, str], keys: Collection[str]) -> dict[str, int | str]:
+    """The values of a URL's query; those of ``keys`` as numbers, where they are some."""
+    return {
+        key: int(text) if key in keys and _NUMBER.fullmatch(text) else text for key, text in query.items()
+    }

@@ -481,7 +481,10 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         [(name, version) for _, name, version in runs],
         [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
-        [StoredFold(*rest, low + (1 << 63), high + (1 << 63)) for _, *rest, low, high in folds],
+        [
+            StoredFold(upto, to_file, fold_since, low + (1 << 63), high + (1 << 63))
+            for _, upto, to_file, fold_since, low, high in folds
+        ],
         holds,
         transactions,
         forgotten,

@@ -32,7 +32,6 @@ and ``portions``.
 from __future__ import annotations
 
 import heapq
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable
@@ -66,6 +65,7 @@ from flight_server.protocol import (
     integer,
     one_of,
     parse_json,
+    with_numbers,
 )
 from flight_server.storage import Segment
 from flight_server.tiering import Spiller
@@ -79,7 +79,6 @@ MAX_NAMED_FILES = 100
 MAX_FAILURE_CHARACTERS = 1000
 SLOWEST_READERS = 100
 _MAX_FIRST = 1 << 31
-_NUMBER = re.compile("[0-9]{1,15}")
 _AT_ONCE = 50
 """Datasets between two passes of the event loop: one with versions, or of many servers, takes up to 0.3 ms."""
 _ENTRY_BYTES = 4096
@@ -104,12 +103,7 @@ class Page(Body):
     @classmethod
     def of_query(cls, query: dict[str, str], what: str) -> Self:
         """The page that a URL's query asks for. Raises InvalidRequest."""
-        numbers = {
-            key: int(text)
-            for key, text in query.items()
-            if key in ("first", "limit") and _NUMBER.fullmatch(text)
-        }
-        return cls.of({**query, **numbers}, what)
+        return cls.of(with_numbers(query, ("first", "limit")), what)
 
     def check(self, what: str) -> None:
         super().check(what)

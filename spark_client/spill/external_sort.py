@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from spark_client.arrow import NumberedRows, Picker, SortCodes, SortKey, together
 
-from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, piece_bytes, pieces, row_weights
+from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, fit, piece_bytes, pieces, row_weights
 from .scratch import Parked, Scratch, SharedHead
 
 _LEAST_BYTES = 64 << 10
@@ -54,7 +54,7 @@ class Runs:
     def __init__(self, keys: Sequence[SortKey], memory: TaskMemory) -> None:
         self._keys = keys
         self._memory = memory
-        self._scratch = Scratch(memory.scratch_dir)
+        self._scratch = Scratch(memory.scratch_dir, memory=memory)
         self._shared = SharedHead(self._scratch)
         self._runs: list[_Run] = []
         self._block_bytes = min(max(memory.budget_bytes // 512, _LEAST_BYTES), OUT_BYTES)
@@ -79,15 +79,11 @@ class Runs:
 
     def _written(self, rows: Iterable[pa.RecordBatch]) -> _Run:
         run = _Run(self._scratch, self._keys)
-        before_bytes = self._scratch.written_bytes
-        try:
-            for batch in rows:
-                weights = row_weights(batch) + ROW_BYTES
-                for start, end in pieces(weights, self._block_bytes):
-                    block = batch.slice(start, end - start)
-                    run.append(self._shared.park(block), end - start, int(weights[start:end].sum()))
-        finally:
-            self._memory.spilled_bytes += self._scratch.written_bytes - before_bytes
+        for batch in rows:
+            weights = row_weights(batch) + ROW_BYTES
+            for start, end in pieces(weights, self._block_bytes):
+                block = batch.slice(start, end - start)
+                run.append(self._shared.park(block), end - start, int(weights[start:end].sum()))
         return run
 
     def _most_at_once(self, runs: list[_Run]) -> int:
@@ -244,10 +240,7 @@ def sorted_batches(
             continue
         gathered.add(batch)
         codes_bytes += _codes_bytes(batch, keys)
-        if gathered.weight_bytes + codes_bytes <= room_bytes:
-            continue
-        if 2 * (gathered.least_bytes + codes_bytes) <= room_bytes:
-            gathered.compact()
+        if fit([gathered], room_bytes - codes_bytes):
             continue
         runs = runs or Runs(keys, memory)
         runs.add(_in_order(gathered, keys, most_bytes))

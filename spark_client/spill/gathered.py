@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,6 +77,16 @@ class Gathered:
         self.batches = []
         self.weight_bytes = self.least_bytes = 0
         self._allocations = set()
+
+
+def fit(sides: Sequence[Gathered], room_bytes: int) -> bool:
+    """Whether their rows fit; they are first copied out of larger allocations where that makes them fit."""
+    if sum(side.weight_bytes for side in sides) > room_bytes:
+        if 2 * sum(side.least_bytes for side in sides) > room_bytes:
+            return False
+        for side in sides:
+            side.compact()
+    return True
 
 
 def piece_bytes(budget_bytes: int) -> int:

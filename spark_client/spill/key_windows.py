@@ -61,7 +61,7 @@ from spark_client.arrow import (
     together,
 )
 
-from .gathered import ROW_BYTES, Gathered, TaskMemory, cut
+from .gathered import ROW_BYTES, Gathered, TaskMemory, cut, fit
 from .scratch import Parked, Scratch, SharedHead
 
 KeyHashes = Callable[[pa.RecordBatch], NDArray[np.uint64]]
@@ -123,15 +123,14 @@ def weight_bytes(extents: Sequence[Extent]) -> int:
 
 
 class HashFile:
-    """Writes and reads the extents of all sides. Written bytes count as spilled, also if a later write fails.
+    """Writes and reads the extents of all sides.
 
     ``extent_bytes`` is the size of the largest extents, ``portion_bytes`` that of the rows written at once.
     """
 
     def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
         self.hashes = hashes
-        self._memory = memory
-        self._scratch = Scratch(memory.scratch_dir)
+        self._scratch = Scratch(memory.scratch_dir, memory=memory)
         self._shared = [SharedHead(self._scratch) for _ in hashes]
         self._last: list[_Last | None] = [None for _ in hashes]
         self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
@@ -143,11 +142,7 @@ class HashFile:
         Raises:
             OutOfBudget: the file cannot be written.
         """
-        before_bytes = self._scratch.written_bytes
-        try:
-            head, parked = self._shared[side].park(rows)
-        finally:
-            self._memory.spilled_bytes += self._scratch.written_bytes - before_bytes
+        head, parked = self._shared[side].park(rows)
         last = self._last[side]
         if last is None or last.head is not head:
             none = Picker(rows).take(np.empty(0, np.int64))
@@ -401,11 +396,7 @@ def _gather(
             if not batch.num_rows:
                 continue
             each.add(batch)
-            if sum(one.weight_bytes for one in gathered) <= room_bytes:
-                continue
-            if 2 * sum(one.least_bytes for one in gathered) <= room_bytes:
-                for one in gathered:
-                    one.compact()
+            if fit(gathered, room_bytes):
                 continue
             if lists is None:
                 lists = HashLists(HashFile(hashes, memory))

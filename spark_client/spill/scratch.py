@@ -35,6 +35,8 @@ import pyarrow as pa
 
 from flight_server.protocol import CorruptFrame, OutOfBudget
 
+from .gathered import TaskMemory
+
 SEGMENT_BYTES = 64 << 20
 _GATHER = 512
 """Buffers per ``pwritev``; the kernel takes at most 1,024."""
@@ -118,12 +120,20 @@ class Scratch:
 
     Args:
         directory: None for the system's temporary directory (``TMPDIR``). First used when a batch is parked.
+        memory: counts the bytes that are written.
         segment_bytes: the size after which a new segment begins. At most this much disk space, plus one batch, is
             held for extents without a reference.
     """
 
-    def __init__(self, directory: str | None = None, *, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        directory: str | None = None,
+        *,
+        memory: TaskMemory | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         self.directory = directory if directory is not None else tempfile.gettempdir()
+        self._memory = memory
         self._segment_bytes = segment_bytes
         self._lock = threading.Lock()
         self._current: _Segment | None = None
@@ -166,6 +176,8 @@ class Scratch:
                 ) from error
             segment.size_bytes += size_bytes
             self.written_bytes += size_bytes
+            if self._memory is not None:
+                self._memory.spilled_bytes += size_bytes
         return Parked(segment, offset, size_bytes, batches)
 
     def read(self, parked: Parked) -> list[pa.RecordBatch]:

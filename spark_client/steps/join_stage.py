@@ -19,7 +19,7 @@ A table that every task has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 from spark_client.arrow import Declared, gathered
 from spark_client.joining import INDEX_ROW_BYTES, JoinPlan, Probing, held_table
 from spark_client.placement import PlacedKeys
-from spark_client.spill import Gathered, Rows, Window, windows
+from spark_client.spill import Gathered, Rows, Window, fit, windows
 
 from .one_pass import Both, OwnStage, Pass, drained
 
@@ -71,7 +71,7 @@ class JoinStage(OwnStage):
             _Side(checked(both.left, self.left_placed, how, self.declared.stage)),
             _Side(checked(both.right, self.right_placed, how, self.declared.stage)),
         )
-        while _fit(sides, budget_bytes * 2 // 3):
+        while fit([side.gathered for side in sides], budget_bytes * 2 // 3):
             smaller = min(sides, key=lambda side: side.gathered.weight_bytes)
             if smaller.read():
                 continue
@@ -131,16 +131,6 @@ class _Side:
         """All batches; those read ahead are released one by one."""
         yield from drained(self.take_rows())
         yield from (batch for batch in self._batches if batch.num_rows)
-
-
-def _fit(sides: Sequence[_Side], size_bytes: int) -> bool:
-    """Whether the rows read fit; they are first copied out of larger allocations where that makes them fit."""
-    if sum(side.gathered.weight_bytes for side in sides) > size_bytes:
-        if 2 * sum(side.gathered.least_bytes for side in sides) > size_bytes:
-            return False
-        for side in sides:
-            side.gathered.compact()
-    return True
 
 
 def _held_bytes(rows: Rows) -> int:

@@ -162,7 +162,9 @@ class BulkRead:
     async def headers(self) -> dict[str, str]:
         """The headers before the first byte; with totals only if whole partitions were asked for and are sealed."""
         ticket, dataset = self.ticket, self.dataset
-        names = [ticket.partition] if ticket.partition is not None else ticket.partitions or ()
+        names: Sequence[object] = (
+            [ticket.partition] if ticket.partition is not None else ticket.partitions or ()
+        )
         of = f"{dataset.name}/{','.join(map(str, names))}" if names else dataset.name
         totals, sealed = (
             Trailers(of_one=ticket.partition is not None),

@@ -77,6 +77,7 @@ from flight_server.protocol import (
     Unauthenticated,
     check_dataset_name,
     parse_partition,
+    with_numbers,
 )
 from flight_server.reporting import (
     Calls,
@@ -398,16 +399,9 @@ def _query(request: web.Request, *known: str) -> dict[str, str]:
 def _ticket(request: web.Request, dataset: str, partition: str | None) -> Ticket:
     """The ticket that a path with its query is; without a partition it is for all of them. Raises InvalidRequest."""
     query = _query(request, *_NUMBERS, *_TEXTS)
-    body: dict[str, Any] = {**query, "dataset": dataset}
-    for key, text in query.items():
-        if key in _NUMBERS:
-            if not (text.isascii() and text.isdecimal() and len(text) <= 15):
-                raise InvalidRequest(f"{key!r} is a number in ASCII decimal, not {text[:40]!r}")
-            body[key] = int(text)
+    body: dict[str, Any] = {**with_numbers(query, _NUMBERS), "dataset": dataset}
     if "follow" in query:
-        if query["follow"] not in ("true", "false"):
-            raise InvalidRequest(f"'follow' is true or false, not {query['follow'][:40]!r}")
-        body["follow"] = query["follow"] == "true"
+        body["follow"] = {"true": True, "false": False}.get(query["follow"], query["follow"])
     if "partitions" in query:
         body["partitions"] = [parse_partition(text) for text in query["partitions"].split(",")]
     elif partition is None and not query.keys().isdisjoint({"from", "until", "reader"}):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -139,8 +139,9 @@ async def test_a_file_that_stays_wrong_or_away_is_refused_once_and_no_trouble_as
     known = Authenticator(file=file)
     refusals: list[str | None] = []
     known.on_refusal = lambda: refusals.append(known.trouble)
-    for refused in (lambda: file.write_text("nonsense"), file.unlink):
-        refused()
+    changes: list[Callable[[], object]] = [lambda: file.write_text("nonsense"), file.unlink]
+    for change in changes:
+        change()
         await known.reload()
         await known.reload()
         assert known.trouble == refusals[-1] is not None

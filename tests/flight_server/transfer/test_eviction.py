@@ -11,14 +11,11 @@ import pytest
 from flight_server.memory import Pace
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
+from tests.flight_server.transfer.test_delivery import end, takes_nothing
 from tests.support.nodes import running_node
 
 STALL_SECONDS = 0.02
 MIB = 1 << 20
-
-
-async def takes_nothing(_: object) -> None:
-    await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("shares", [True, False])
@@ -46,8 +43,7 @@ async def test_a_proven_reader_is_ended_if_it_shares_a_message_that_has_the_room
             with pytest.raises(ReaderTooSlow):
                 await write
         waits.cancel()
-        write.cancel()
-        await asyncio.wait([write])
+        await end(write)
 
 
 @pytest.mark.parametrize(
@@ -80,5 +76,4 @@ async def test_a_reader_has_stalled_when_a_steady_one_would_have_taken_the_messa
         node.eviction.look()
         assert (timeout.when() is not None) == ended
         waits.cancel()
-        write.cancel()
-        await asyncio.wait([write])
+        await end(write)

@@ -12,6 +12,7 @@ from flight_server.protocol import CreateRequest
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
 from flight_server.transfer import FrameRange
+from tests.flight_server.transfer.test_delivery import end, takes_nothing
 from tests.support.frames import frame
 from tests.support.nodes import running_node
 
@@ -33,10 +34,6 @@ def sealed(node: Node) -> Dataset:
         partition.publish(frame(data, pool=node.budget.frames))
     dataset.end_stream(partition)
     return dataset
-
-
-async def takes_nothing(_: object) -> None:
-    await asyncio.Event().wait()
 
 
 async def takes(_: object) -> None:
@@ -83,9 +80,7 @@ async def test_a_good_reader_in_a_crowd_is_served_before_more_readers_are_ended_
             await asyncio.sleep(2 * STALL_SECONDS)
             node.eviction.look_for_newcomers()
         assert sum(each.done() for each in crowd) <= CONNECTIONS
-        for each in crowd:
-            each.cancel()
-        await asyncio.wait(crowd)
+        await end(*crowd)
 
 
 async def test_steady_slow_readers_have_the_room_in_turn(tmp_path: Path) -> None:
@@ -119,9 +114,7 @@ async def test_further_readers_of_a_connection_leave_room_for_the_first_of_anoth
         await asyncio.sleep(0.01)
         assert await read(node, dataset, "good", good=True) == FRAMES
         assert not any(each.done() for each in crowd)
-        for each in crowd:
-            each.cancel()
-        await asyncio.wait(crowd)
+        await end(*crowd)
 
 
 async def test_the_limit_of_the_sizing_page_has_room_for_a_message_of_each_stream_of_a_connection(
@@ -136,9 +129,7 @@ async def test_the_limit_of_the_sizing_page_has_room_for_a_message_of_each_strea
         for _ in range(100):  # each reads as far as its room lets it
             await asyncio.sleep(0)
         assert [wait["waiting_for"] for wait in node.waits.listed()] == ["reader"] * streams
-        for each in paused:
-            each.cancel()
-        await asyncio.wait(paused)
+        await end(*paused)
 
 
 async def test_a_reader_that_has_taken_a_message_is_not_ended_for_a_newcomer(tmp_path: Path) -> None:
@@ -158,5 +149,4 @@ async def test_a_reader_that_has_taken_a_message_is_not_ended_for_a_newcomer(tmp
             assert not newcomer.done()
             held.free()
             assert await newcomer == FRAMES
-            write.cancel()
-            await asyncio.wait([write])
+            await end(write)
