@@ -216,8 +216,8 @@ class Run:
         return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
     def parts_of(self, hashes: Hashes, last: int | None = None) -> Iterator[Updates]:
-        """The updates with one of these hashes, which are sorted and unique, of one block after the other; if ``last`` is
-        given, at least so many of the greatest of each key.
+        """The updates with one of these hashes, which are sorted and unique, block by block; if ``last`` is given, at
+        least so many of the greatest of each key.
         """
         for number, some in self.blocks_with(hashes):
             yield self.block(number).of_hashes(some, last)
