@@ -9,6 +9,10 @@ How
     smallest and the largest hash, because a window (``spill.windows``) has hashes of a part of the range only.
     Where hashes are crowded a binary search takes over.
 
+Numbers that are spread evenly
+    They need no hashes: their distances from the least one do as well, as long as a part of the range has about as many
+    of them as another one. Rows that come in the order of their keys then find neighbouring entries.
+
 Numbers that lie close together
     The numbers of rows of a table, as most keys are, need no hashes: where the keys are numbers, and their range has at
     most ``RANGE_TIMES`` as many places as there are keys, or ``RANGE_PLACES``, each place has its entry. A probe reads
@@ -44,7 +48,8 @@ class KeyIndex:
         if self._range is not None and self._range.is_unique:
             order = starts = np.arange(len(keys))
         else:
-            sorts = keys.hashes if numbers is None else numbers
+            self._least = _least_of_even(keys) if numbers is None else None
+            sorts = self._sorts(keys) if numbers is None else numbers
             order = np.argsort(sorts)
             sorts = sorts[order]
             begins = np.ones(len(sorts), np.bool_)
@@ -62,6 +67,13 @@ class KeyIndex:
             # One more, so that the place after the last entry can be read.
             self._hashes = np.append(sorts[starts].view(np.uint64), np.uint64(0xFFFFFFFFFFFFFFFF))
             self._directory()
+
+    def _sorts(self, keys: Keys) -> NDArray[np.uint64]:
+        """By which entries are sorted."""
+        numbers = keys.numbers
+        if self._least is None or numbers is None:
+            return keys.hashes
+        return (numbers - self._least).view(np.uint64)
 
     def _directory(self) -> None:
         hashes = self._hashes[: self.entries]
@@ -84,7 +96,7 @@ class KeyIndex:
         """The entry of each key, or -1."""
         if self._range is not None and (numbers := keys.numbers) is not None:
             return self._range.find(numbers)
-        hashes = keys.hashes
+        hashes = self._sorts(keys)
         # A hash below the lowest wraps around, and is then above the highest.
         buckets = np.minimum((hashes - self._low) >> self._shift, self._last).view(np.int64)
         places: Positions = self._places[buckets].astype(np.int64)
@@ -155,6 +167,18 @@ class _Range:
         # A difference beyond 64 bits wraps around to one before the first number, or behind the last one.
         entries: Positions = self._entries.take(numbers - self._before, mode="clip").astype(np.int64)
         return entries
+
+
+def _least_of_even(keys: Keys) -> NDArray[np.int64] | None:
+    """The least of the keys, alone in an array, if they are numbers that are spread evenly."""
+    numbers = keys.numbers
+    if numbers is None or not len(numbers):
+        return None
+    least: NDArray[np.int64] = numbers.min(keepdims=True)
+    distances = (numbers - least).view(np.uint64)
+    shift = max(0, int(distances.max()).bit_length() - (2 * len(numbers)).bit_length())
+    counts = np.bincount((distances >> np.uint64(shift)).view(np.int64))
+    return least if counts @ counts <= _STEPS * len(numbers) else None
 
 
 def _close_numbers(keys: Keys) -> NDArray[np.int64] | None:

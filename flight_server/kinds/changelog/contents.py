@@ -16,7 +16,7 @@ Recent runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -132,7 +132,6 @@ class PartlyDead:
     def __init__(self, run: Run, bases: Bases) -> None:
         self._run = run
         self._bases = bases
-        self.in_memory = isinstance(run, MemoryRun)
         self.rows, self.size_bytes = run.rows, run.size_bytes
         self.first_version, self.last_version = run.first_version, run.last_version
         self.retractions, self.tombstones = run.retractions, run.tombstones
@@ -145,9 +144,10 @@ class PartlyDead:
     def parts_between(self, low: int, high: int) -> list[Updates]:
         return [self._bases.alive(part) for part in self._run.parts_between(low, high)]
 
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        in_run = self._run.updates if isinstance(self._run, MemoryRun) else self._run.of_hashes(hashes)
-        return in_run.of_hashes(hashes, last, self._bases.sinces[self._bases.numbers_of(hashes)])
+    def parts_of(self, hashes: Hashes, last: int | None = None) -> Iterator[Updates]:
+        for number, some in self._run.blocks_with(hashes):
+            sinces = self._bases.sinces[self._bases.numbers_of(some)]
+            yield self._run.block(number).of_hashes(some, last, sinces)
 
 
 Source = Run | PartlyDead

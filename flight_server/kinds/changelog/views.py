@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, array_over, unique
 from flight_server.records import BegunFold
 
-from .contents import Contents, PartlyDead, Source
+from .contents import Contents, Source
 from .folding import PieceTotals, copies, deltas, in_pieces, kept_at, left_and_later, rule_pieces
 from .rules import Kept, Rule
 from .runs import MAX_HASH, Layout, RunFile, Updates
@@ -133,8 +133,7 @@ class View:
         for run, last in self._deciding(runs, after, upto):
             if last is None and run.bytes_of(hashes).sum() > max_bytes:
                 return None
-            part = run.of_hashes(hashes, last)
-            if len(part):
+            for part in run.parts_of(hashes, last):
                 parts.append(part)
                 max_rows -= len(part)
                 max_bytes -= part.size_bytes
@@ -175,9 +174,9 @@ class View:
             if not all_updates and sizes[fitting - 1] > limit_bytes:
                 return None, int(hashes[0])
         if all_updates:
-            return self._joined([run.of_hashes(hashes) for run in runs]), low
-        deciding = [run.of_hashes(hashes, last) for run, last in self._deciding(runs, after, upto)]
-        return self._joined(deciding), low
+            return self._joined([part for run in runs for part in run.parts_of(hashes)]), low
+        deciding = self._deciding(runs, after, upto)
+        return self._joined([part for run, last in deciding for part in run.parts_of(hashes, last)]), low
 
     def _joined(self, parts: Sequence[Updates]) -> Updates:
         """These updates of some keys; of the keys of the begun fold what that leaves, and later ones."""
@@ -203,9 +202,7 @@ class View:
             greatest = None
         for run in runs:
             whole = run.last_version <= after or (after < run.first_version and run.last_version <= upto)
-            # To find them among dead ones in a file all its rows of a key would be read.
-            of_file = isinstance(run, PartlyDead) and not run.in_memory
-            yield run, greatest if whole and not of_file else None
+            yield run, greatest if whole else None
 
     def _large_key(self, hash_: int, after: int | None, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows of a hash that is read in pieces; as of :meth:`part`."""

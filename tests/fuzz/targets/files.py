@@ -64,7 +64,7 @@ def read_run(directory: Path, data: bytes) -> None:
     run.ends()
     run.counts(Question(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), np.array([0, 2]), 2))
     assert len(run.between(0, (1 << 64) - 1)) == run.rows
-    run.of_hashes(np.unique(hashes))
+    list(run.parts_of(np.unique(hashes)))
     run.rows_below(1 << 63)
 
 

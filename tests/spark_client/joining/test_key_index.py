@@ -86,16 +86,27 @@ def test_numbers_that_lie_close_together_are_found_without_a_hash(
     assert not held or "hashes" not in vars(asked)
 
 
-@pytest.mark.parametrize("step", [1, 4, 5, 1 << 40])
-def test_numbers_are_found_whether_or_not_they_lie_close_together(step: int) -> None:
-    numbers = np.random.default_rng(7).permutation(70_000) * step
+CHANCE = np.random.default_rng(7)
+WIDE = CHANCE.permutation(35_000) * 2**48 - 2**62
+
+
+@pytest.mark.parametrize(
+    ("numbers", "hashes"),
+    [
+        *((CHANCE.permutation(70_000) * step, False) for step in (1, 4, 5, 1 << 40)),
+        (np.unique(CHANCE.integers(-(2**63), 2**63 - 1, 80_000))[-70_000:], False),
+        (np.append(WIDE, WIDE[0] + 1 + np.arange(35_000)), True),
+    ],
+    ids=["close", "rather close", "even", "even and wide", "at random", "crowded"],
+)
+def test_numbers_are_found_however_they_are_spread(numbers: NDArray[np.int64], hashes: bool) -> None:
     index = KeyIndex(Keys.of([pa.array(numbers)]))
     asked = Keys.of([pa.array(np.concatenate([numbers, numbers + 1, [-1, 2**63 - 1]]))])
     rows = index.find(asked)
     assert index.rows(rows[:70_000]).tolist() == list(range(70_000))
     there = np.isin(asked.columns[0].to_numpy(), numbers)
     assert ((rows >= 0) == there).all()
-    assert ("hashes" in vars(asked)) is (step > 4)
+    assert ("hashes" in vars(asked)) is hashes
 
 
 def test_rows_may_be_numbered_otherwise() -> None:

@@ -215,19 +215,17 @@ class Run:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
         return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
-    def of_hashes(self, hashes: Hashes, last: int | None = None) -> Updates:
-        """The updates with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of
-        the greatest of each key.
+    def parts_of(self, hashes: Hashes, last: int | None = None) -> Iterator[Updates]:
+        """The updates with one of these hashes, which are sorted and unique, block by block; if ``last`` is given, at
+        least so many of the greatest of each key.
         """
-        if len(self.blocks) == 1:
-            return self.block(0).of_hashes(hashes, last)
-        parts = [self.block(number).of_hashes(some, last) for number, some in self._with(hashes)]
-        return Updates.in_order(self.layout, parts)
+        for number, some in self.blocks_with(hashes):
+            yield self.block(number).of_hashes(some, last)
 
     def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
         """How many bytes the updates of each of these hashes have."""
         sizes = np.zeros(len(hashes))
-        for number, some in self._with(hashes):
+        for number, some in self.blocks_with(hashes):
             block = self.blocks[number]
             counts = self.block(number).counts_of(some)
             sizes[np.searchsorted(hashes, some)] += counts * (block.size_bytes / block.rows)
@@ -236,11 +234,11 @@ class Run:
     def counts_of(self, hashes: Hashes) -> Numbers:
         """How many rows have each of these hashes."""
         counts = np.zeros(len(hashes), np.int64)
-        for number, some in self._with(hashes):
+        for number, some in self.blocks_with(hashes):
             counts[np.searchsorted(hashes, some)] += self.block(number).counts_of(some)
         return counts
 
-    def _with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
+    def blocks_with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
         """The numbers of the blocks that may have some of these hashes, and which."""
         if not len(hashes) or not self.blocks:
             return
