@@ -104,15 +104,25 @@ class Engine:
         self, updates: list[tuple[tuple[Any, ...], int]], transaction: Transaction | None = None
     ) -> int:
         """Commit rows with their diffs; the version."""
+        return int(self.run(self._commit(self._batch(updates), transaction)))
+
+    def commit_together(self, *groups: list[tuple[tuple[Any, ...], int]]) -> list[int]:
+        """Commit each as a version, all in one group; the versions."""
+
+        async def commits() -> list[int]:
+            return await asyncio.gather(*(self._commit(self._batch(updates), None) for updates in groups))
+
+        return list(self.run(commits()))
+
+    def _batch(self, updates: list[tuple[tuple[Any, ...], int]]) -> pa.RecordBatch:
         columns = [
             pa.array([row[number] for row, _ in updates], type=field.type)
             for number, field in enumerate(self.schema)
         ]
         diffs = pa.array([diff for _, diff in updates], type=pa.int64())
-        batch = pa.RecordBatch.from_arrays(
+        return pa.RecordBatch.from_arrays(
             [*columns, diffs], schema=self.schema.append(pa.field(DIFF_COLUMN, pa.int64()))
         )
-        return int(self.run(self._commit(batch, transaction)))
 
     def delete(self, keys: list[tuple[Any, ...]], transaction: Transaction | None = None) -> int:
         """Delete the rows of these keys; the version."""

@@ -123,6 +123,7 @@ class Ranged:
                 self.contents,
                 self._rest,
                 self.since,
+                self.upper,
                 rule=self.rule,
                 new_file=self._new_file,
                 memory=self._pool,

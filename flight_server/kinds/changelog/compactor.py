@@ -257,6 +257,7 @@ class Compactor:
             changelog.contents,
             changelog.begun,
             changelog.since,
+            changelog.upper,
             rule=changelog.rule,
             new_file=partial(RunWriter, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS),
             memory=self._memory,

@@ -95,12 +95,15 @@ class Plan:
         contents: Contents,
         begun: BegunFold | None,
         since: int,
+        upper: int,
         *,
         rule: Rule,
         new_file: NewFile,
         memory: MemoryPool,
     ) -> Work:
-        """The work. ``begun``: a fold that was not done to its end, and comes before any other; ``since``: a fold's."""
+        """The work. ``begun``: a fold that was not done to its end, and comes before any other. Else one folds up to
+        ``since``, and knows all versions up to ``upper``, also those without rows.
+        """
         runs = contents.recent if self.alone else self.runs  # of all that its upper bound knows
         rewrite = partial(Rewrite, contents, runs, rule=rule, memory=memory)
         if not self.folds:
@@ -108,8 +111,7 @@ class Plan:
         if begun is None:
             first, last = self.ranges or (0, len(contents.bases.ranges) - 1)
             low, high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
-            upto = max((run.last_version for run in contents.recent), default=since)
-            begun = BegunFold(upto, int(not self.alone), since, low, high)
+            begun = BegunFold(upper, int(not self.alone), since, low, high)
             if self.alone:
                 return rewrite(new_file=None, begun=begun)
         return Fold(contents, begun, rule=rule, new_file=new_file)

@@ -256,6 +256,18 @@ class AnyPattern(History):
         diffs = st.sampled_from([1, 1, 1, 2, -1, -1, -3])
         self._commit(data.draw(st.lists(st.tuples(self.rows, diffs), max_size=5)))
 
+    @rule(data=st.data())
+    def commit_together(self, data: st.DataObject) -> None:
+        """Versions of one group, of which some have no rows, or rows that add up to none."""
+        row = data.draw(self.rows)
+        kinds = st.sampled_from([[], [(row, 1), (row, -1)], [(row, 1)], [(row, -1)]])
+        groups = data.draw(st.lists(kinds, min_size=1, max_size=3))
+        versions = self.engine.commit_together(*groups)
+        assert versions == list(range(len(self.versions) + 1, len(self.versions) + 1 + len(groups)))
+        self.versions += groups
+        for version in versions:
+            self.first_read[version] = self.engine.snapshot(version)
+
     def _commit(self, updates: list[tuple[Row, int]]) -> None:
         self.versions.append(updates)
         version = self.engine.commit(updates)

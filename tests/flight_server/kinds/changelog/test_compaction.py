@@ -111,6 +111,32 @@ def test_from_the_moment_when_a_fold_begins_its_keys_read_as_folded(
         assert (engine.changelog.begun, engine.snapshot(version)) == (None, expected)
 
 
+@pytest.mark.parametrize("to_file", [True, False])
+@pytest.mark.parametrize("grouped", [True, False])
+def test_a_fold_that_begins_behind_a_version_without_rows_is_there_after_a_crash(
+    tmp_path: Path, grouped: bool, to_file: bool
+) -> None:
+    (tmp_path / "first").mkdir()
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(Engine(tmp_path / "first", SCHEMA, LATEST)))
+        engine.commit([(row("a", 1), 1)])
+        if grouped:
+            assert engine.commit_together([(row("a", 2), 1)], []) == [2, 3]
+            engine.publish(engine.begin_rewrite(engine.changelog.contents.recent, to_file=False))
+        else:
+            engine.commit([(row("a", 2), 1)])
+            engine.commit([(row("b", 1), 1), (row("b", 1), -1)])
+        going = engine.begin_fold(2 if grouped else 3, to_file=to_file)
+        if not to_file:
+            engine.publish(going)
+        engine.commit([(row("a", 2), -1)])
+        assert engine.snapshot(4) == Counter()
+        shutil.copytree(tmp_path / "first", tmp_path / "second")
+        engine = stack.enter_context(closing(Engine(tmp_path / "second", SCHEMA, LATEST)))
+        assert (engine.changelog.upper, engine.snapshot(4)) == (4, Counter())
+        assert engine.snapshot(3) == {row("a", 2): 1}
+
+
 def test_a_retraction_waits_for_its_row_below_a_greater_one_and_is_counted(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         early, greater = row("a", 1), row("a", 2)
