@@ -121,7 +121,6 @@ async def test_a_file_that_the_disk_keeps_is_counted_and_tried_again_until_it_is
         assert disk.pool.used_bytes == used_bytes + 100
         disk.disposal.try_again()
     keeping.refuses = False
-    os.unlink(files(tmp_path)[0])  # noqa: PTH108  # a file that is gone by itself is not tried again
     disk.disposal.try_again()
     await disk.disposal.wait_idle()
     assert files(tmp_path) == []
@@ -130,6 +129,23 @@ async def test_a_file_that_the_disk_keeps_is_counted_and_tried_again_until_it_is
     disk.disposal.try_again()
     await disk.disposal.wait_idle()
     assert keeping.calls == calls, "there is nothing to be tried"
+    disk.close()
+
+
+async def test_a_file_that_is_gone_by_itself_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(MemoryPool(None), tmp_path)
+    slices = spilling(disk).append([b"x"])
+    keeping = KeepingDisk(monkeypatch)
+    (path,) = files(tmp_path)
+    del slices
+    await disk.disposal.wait_idle()
+    keeping.refuses = False
+    path.unlink()
+    disk.disposal.try_again()
+    await disk.disposal.wait_idle()
+    assert disk.pool.used_bytes == 0
     disk.close()
 
 
