@@ -198,6 +198,7 @@ class ChangelogRecords:
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
         self._folds: tuple[BegunFold, ...] = ()  # those that the next versions bring along
+        self.folds: tuple[int, ...] = ()  # ``upto`` of the written ones in memory
         self._keep = True
 
     @property
@@ -212,6 +213,7 @@ class ChangelogRecords:
             self._count(versions.last, self._disk.reserve(len(versions.block)))
         self._name(runs)
         self._ranges = stored.ranges
+        self.folds = tuple(fold.upto for fold in stored.folds if not fold.to_file)
 
     async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
@@ -295,6 +297,7 @@ class ChangelogRecords:
                 self._count(last, room)
             if files:
                 self._name(runs)
+            self.folds += tuple(fold.upto for fold in self._folds if not fold.to_file)
             self._folds = ()
             then()
 
@@ -335,6 +338,7 @@ class ChangelogRecords:
             self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
             self._ranges = list(ranges)
+            self.folds = tuple(upto for upto in self.folds if upto > covered)
             if folds is not None:
                 self._folds = tuple(each for each in self._folds if not each.to_file)
             then()
