@@ -62,7 +62,7 @@ FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
-RECORDS_FOLDS = 256
+RECORDS_FOLDS = 64
 """A start repeats so many folds in memory at most, each in about a millisecond or as its rows take."""
 QUIET_RECORDS_BYTES = 256 << 10
 """So many if nothing is put any more."""
