@@ -198,6 +198,8 @@ class ChangelogRecords:
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
         self._folds: tuple[BegunFold, ...] = ()  # those that the next versions bring along
+        self.folds: tuple[int, ...] = ()  # ``upto`` of the written ones in memory
+        self._asked = True  # whether versions behind the last of these may ask what it leaves
         self._keep = True
 
     @property
@@ -212,6 +214,7 @@ class ChangelogRecords:
             self._count(versions.last, self._disk.reserve(len(versions.block)))
         self._name(runs)
         self._ranges = stored.ranges
+        self.folds = tuple(fold.upto for fold in stored.folds if not fold.to_file)
 
     async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
@@ -257,6 +260,7 @@ class ChangelogRecords:
         transactions: Mapping[str, Entry],
         files: Sequence[RecordedRun],
         *,
+        asks: bool,
         of_kept: float,
         then: Callable[[], None],
     ) -> None:
@@ -265,6 +269,8 @@ class ChangelogRecords:
         Args:
             transactions: the new entries of those that made them.
             files: new ones, with rows of the one version.
+            asks: whether the versions may ask what a begun fold leaves. Of two folds in memory without such versions in
+                between the later one stands for both.
             of_kept: the share that the block may take of the disk pool's kept bytes (``memory.pool``).
 
         Raises:
@@ -278,6 +284,8 @@ class ChangelogRecords:
                 f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
             )
         runs, folds = [*self._runs, *files], self._folds
+        in_memory = tuple(fold.upto for fold in folds if not fold.to_file)
+        replaced = self.folds[-1:] if in_memory and not self._asked else ()
 
         def insert(rows: _Rows) -> None:
             rows.upper, rows.time = last, time
@@ -285,8 +293,8 @@ class ChangelogRecords:
                 rows.put(VERSION, [(first, last, time, block)])
             if files:
                 self._put_runs(rows, runs)
-            for fold in folds:
-                rows.delete(FOLD, "upto = ? AND to_file = ?", fold.upto, fold.to_file)
+            for upto in replaced:
+                rows.delete(FOLD, "upto = ? AND to_file = 0", upto)
             rows.put(FOLD, map(_signed_fold, folds))
             rows.crc32c += put_transactions(rows.connection, self._row, transactions)
 
@@ -295,6 +303,8 @@ class ChangelogRecords:
                 self._count(last, room)
             if files:
                 self._name(runs)
+            self.folds = (*self.folds[: len(self.folds) - len(replaced)], *in_memory)
+            self._asked = asks or (self._asked and not in_memory)
             self._folds = ()
             then()
 
@@ -335,6 +345,7 @@ class ChangelogRecords:
             self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
             self._ranges = list(ranges)
+            self.folds = tuple(upto for upto in self.folds if upto > covered)
             if folds is not None:
                 self._folds = tuple(each for each in self._folds if not each.to_file)
             then()

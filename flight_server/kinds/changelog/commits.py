@@ -70,6 +70,12 @@ class _Waiting:
     done: asyncio.Future[int]
 
     @property
+    def removes(self) -> bool:
+        """Whether it has retractions or deletes."""
+        parts = [*self.files, *([] if self.updates is None else [self.updates])]
+        return any(part.retractions or part.tombstones for part in parts)
+
+    @property
     def rows(self) -> int:
         """Those that memory has."""
         return 0 if self.updates is None else len(self.updates)
@@ -238,6 +244,7 @@ class Commits:
                 StoredVersions(first, last, wall_time(now), block),
                 entries,
                 [file for waiting in group for file in waiting.files],
+                asks=changelog.rule.any_update_counts or any(waiting.removes for waiting in group),
                 of_kept=OF_KEPT_FOR_DELETES if all(waiting.only_removes for waiting in group) else 0.0,
                 then=lambda: self._made(changelog, group, updates, now),
             )

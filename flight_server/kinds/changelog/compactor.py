@@ -213,7 +213,8 @@ class Compactor:
         if full and not going:
             files = amounts.fold(idle=True)
         if not full and not any(each.in_memory for each in going):
-            memory = plan_memory(amounts, changelog.records.size_bytes, short=short)
+            records = changelog.records
+            memory = plan_memory(amounts, records.size_bytes, folds=len(records.folds), short=short)
         if not full and all(each.in_memory for each in going):
             # A fold that was begun comes first, whatever is planned.
             files = Plan((0, 0)) if changelog.begun is not None else plan_files(amounts)

@@ -31,8 +31,8 @@ Rewrites
 
 Memory and files
     While all rows are in memory, and few, they are folded there. Runs in memory become one file when they are large,
-    when the records have many bytes of rows that no file has (fewer, if nothing is put any more), or when memory is
-    short.
+    when the records have many bytes of rows that no file has (fewer, if nothing is put any more) or many folds, or when
+    memory is short.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
 RECORDS_BYTES = 8 << 20
+RECORDS_FOLDS = 64
+"""A start repeats so many folds in memory at most, each in about a millisecond or as its rows take."""
 QUIET_RECORDS_BYTES = 256 << 10
 """So many if nothing is put any more."""
 FEW_ROWS = 256
@@ -211,13 +213,15 @@ class Amounts:
         return Plan(runs=self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, alone=True)
 
 
-def plan_memory(amounts: Amounts, records_bytes: int, *, short: bool) -> Plan | None:
-    """The next work on runs in memory. ``records_bytes``: of the rows that no file has; ``short``: memory is short."""
+def plan_memory(amounts: Amounts, records_bytes: int, *, folds: int = 0, short: bool) -> Plan | None:
+    """The next work on runs in memory. ``records_bytes``: of the rows that no file has; ``folds``: in memory that the
+    records have; ``short``: memory is short.
+    """
     runs = amounts.in_memory
     fold = amounts.fold() if amounts.of_memory else None
     rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
     large = size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None)
-    if records_bytes > RECORDS_BYTES or (runs and (short or large)):
+    if records_bytes > RECORDS_BYTES or folds > RECORDS_FOLDS or (runs and (short or large)):
         return Plan(runs=runs, in_memory=True)
     return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
 
