@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,15 @@ class Engine:
                 assert tuple(row) not in found, "a row comes twice in consolidated deltas"
                 found[tuple(row)] = diff
         return found
+
+    def copy_to(self, directory: Path) -> Path:
+        """What the disk has at this moment. Without files that the disposal deletes meanwhile: no record names them."""
+
+        def copied(source: str, target: str) -> None:
+            with suppress(FileNotFoundError):
+                shutil.copy2(source, target)
+
+        return Path(shutil.copytree(self.directory, directory, copy_function=copied))
 
     def close(self) -> None:
         self.run(self.background.stop())

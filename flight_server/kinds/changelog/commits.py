@@ -72,7 +72,7 @@ class _Waiting:
     @property
     def removes(self) -> bool:
         """Whether it has retractions or deletes."""
-        parts = [*self.files, *([] if self.updates is None else [self.updates])]
+        parts: list[RunFile | Updates] = [*self.files, *([] if self.updates is None else [self.updates])]
         return any(part.retractions or part.tombstones for part in parts)
 
     @property

@@ -244,7 +244,8 @@ async def test_one_that_gets_no_room_says_so_and_holds_nothing(
 ) -> None:
     dataset = spilled(node)
     assert (await first_rows(node.reads, node.kinds, dataset, "test"))["rows"][:2] == [["0"], ["1"]]
-    assert node.budget.sends.used_bytes == 0
+    # The thread that rendered the rows may refer to them for a moment after its result is there.
+    eventually(lambda: node.budget.sends.used_bytes, 0)
     monkeypatch.setattr(module, "READ_SECONDS", 0.05)
     held = node.budget.sends.reserve(node.budget.sends.limit_bytes or 0)
     answer = await first_rows(node.reads, node.kinds, dataset, "test")

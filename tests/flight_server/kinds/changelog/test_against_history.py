@@ -10,7 +10,6 @@ leaves.
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from contextlib import ExitStack
 from typing import Any
@@ -218,7 +217,7 @@ class History(RuleBasedStateMachine):
         """Go on with what the disk has at this moment."""
         self.copies += 1
         directory = self.base / str(self.copies)
-        shutil.copytree(self.engine.directory, directory)
+        self.engine.copy_to(directory)
         self.engine.close()
         self.engine = Engine(directory, SCHEMA, self.keep)
         assert self.engine.changelog.upper == len(self.versions)

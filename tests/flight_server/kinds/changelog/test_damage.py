@@ -6,7 +6,6 @@ import base64
 import errno
 import gc
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -82,8 +81,9 @@ def shown(*updates: tuple[Row, int]) -> Counter[Row]:
 
 
 def only_run(directory: Path) -> Path:
-    (found,) = (directory / SEGMENTS_NAME).iterdir()
-    return found
+    """The one file that is left once the disposal has deleted the others."""
+    eventually(lambda: len(list((directory / SEGMENTS_NAME).iterdir())), 1)
+    return next((directory / SEGMENTS_NAME).iterdir())
 
 
 def files_left(engine: Engine) -> int:
@@ -105,7 +105,7 @@ def row_of(engine: Engine) -> int:
 
 
 def copied(engine: Engine, base: Path, name: str) -> Path:
-    return Path(shutil.copytree(engine.directory, base / name))
+    return engine.copy_to(base / name)
 
 
 def fold(engine: Engine) -> None:

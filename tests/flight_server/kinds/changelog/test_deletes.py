@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -105,7 +104,7 @@ def test_a_tombstone_has_nulls_in_columns_of_every_type_also_on_disk(tmp_path: P
     with closing(Engine(tmp_path / "1", schema, keep)) as engine:
         engine.commit([(row, 1), ((2, *row[1:]), 1)])
         engine.delete([(1,), (3,)])
-        shutil.copytree(engine.directory, tmp_path / "2")
+        engine.copy_to(tmp_path / "2")
     with closing(Engine(tmp_path / "2", schema, keep)) as engine:
         for to_file in (False, True):
             changelog = engine.changelog

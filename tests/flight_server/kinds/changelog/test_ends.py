@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import gc
-import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,15 +59,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def copy_of(engine: Engine) -> Path:
-    """In the directory, so that it is deleted with it. A thread may still delete what refused puts have written."""
-
-    def copied(source: str, target: str) -> None:
-        with suppress(FileNotFoundError):
-            shutil.copy2(source, target)
-
-    copy = engine.directory / "copy"
-    shutil.copytree(engine.directory, copy, copy_function=copied)
-    return copy
+    """In the directory, so that it is deleted with it."""
+    return engine.copy_to(engine.directory / "copy")
 
 
 def run_files_of(engine: Engine) -> int:

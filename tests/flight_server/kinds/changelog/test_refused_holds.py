@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -59,7 +58,7 @@ def versions(engine: Engine) -> dict[str, object]:
 def held_after_a_crash(engine: Engine) -> dict[str, object]:
     """The versions of the two holds in a store that starts with a copy of the files."""
     copy = engine.directory / "copy"
-    shutil.copytree(engine.directory, copy)
+    engine.copy_to(copy)
     again = Engine(copy, SCHEMA, LATEST)
     try:
         return versions(again)
@@ -146,7 +145,7 @@ def test_a_hold_whose_lease_ends_while_it_is_renewed_is_there_after_a_crash(engi
 def test_a_hold_that_has_lapsed_is_taken_again_after_a_start(engine: Engine) -> None:
     engine.commit([(("key", 4, "bid", 4), 1)])
     copy = engine.directory / "copy"
-    shutil.copytree(engine.directory, copy)
+    engine.copy_to(copy)
     again = Engine(copy, SCHEMA, LATEST)
     again.run(hold(again, "reader", release=True))
     again.run(hold(again, "other", release=True))
