@@ -63,11 +63,11 @@ def test_keys_that_no_function_can_have_changed_are_not_hashed_again(pipeline: P
     for kept in (placed, placed.filter(pc.field("id") > 1), placed.select("id", "name", at="id")):
         plan = kept.groupBy("id", "name").applyInArrow(group, "id long")
         stage: Any = plan.leg.parts[0].stages[-1]
-        assert stage.placed is None
+        assert stage.sides[0].placed is None
         assert plan.leg.last is placed.leg.last
     mapped = placed.mapInArrow(same, "id long, name string").groupBy("id", "name")
     stage = mapped.applyInArrow(group, "id long").leg.parts[0].stages[-1]
-    assert stage.placed.keys.names == ["id", "name"]
+    assert stage.sides[0].placed.keys.names == ["id", "name"]
 
 
 @pytest.mark.parametrize(
