@@ -216,7 +216,7 @@ class Compactor:
             records = changelog.records
             memory = plan_memory(amounts, records.size_bytes, folds=len(records.folds), short=short)
         if not full and all(each.in_memory for each in going):
-            # A fold that was begun comes first, whatever is planned.
+            # Readers see the keys of a begun fold as folded, so the duty ends that before it begins planned work.
             files = Plan((0, 0)) if changelog.begun is not None else plan_files(amounts)
             if files is None and not going and not (memory is not None and memory.alone):
                 files = self._left_over(changelog, amounts, now)

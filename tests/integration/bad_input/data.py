@@ -22,6 +22,12 @@ def used_bytes(raw: RawFlight) -> int:
     return message_bytes(raw.action("statistics"))
 
 
+def moving_bytes(raw: RawFlight) -> int:
+    """Of messages that come or go."""
+    accounts = raw.action("statistics")["memory"]["accounts"]
+    return sum(int(account["used_bytes"]) for name, account in accounts.items() if name != "frames")
+
+
 def refused(act: Callable[[], object]) -> Refused:
     with pytest.raises(Refused) as caught:
         act()
