@@ -12,5 +12,5 @@ from tests.support.server_process import ServerProcess
 
 @pytest.fixture
 def client(empty_server: ServerProcess) -> Iterator[ShuffleClient]:
-    with ShuffleClient(empty_server.location) as found:
-        yield found
+    with ShuffleClient(empty_server.location) as connected:
+        yield connected

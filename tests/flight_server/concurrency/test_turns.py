@@ -72,9 +72,9 @@ async def test_a_task_that_has_left_takes_no_turn_of_another_and_a_later_one_ove
 class Call:
     """A call to ``do_get`` whose client takes everything at once: no write ever waits."""
 
-    def __init__(self, peer: str, taken: dict[str, int], leads: list[int]) -> None:
+    def __init__(self, peer: str, frames_by_peer: dict[str, int], leads: list[int]) -> None:
         self._peer = peer
-        self._taken = taken
+        self._taken = frames_by_peer
         self._leads = leads
 
     def peer(self) -> str:
@@ -101,14 +101,14 @@ async def test_a_reader_whose_client_takes_everything_lets_the_others_in_between
         partition.publish(frame(TURN_BYTES, pool=node.budget.frames))
     dataset.end_stream(partition)
     service = node.flight_service()
-    taken = dict.fromkeys(("a", "b", "c"), 0)
+    frames_by_peer = dict.fromkeys(("a", "b", "c"), 0)
     leads: list[int] = []
     async with asyncio.TaskGroup() as group:
-        for peer in taken:
-            context, call = Call(peer, taken, leads), reporting.ServedCall("grpc", "DoGet", peer)
+        for peer in frames_by_peer:
+            context, call = Call(peer, frames_by_peer, leads), reporting.ServedCall("grpc", "DoGet", peer)
             caller = anyone(node.catalogue, peer=peer)
             group.create_task(service.do_get(wire.field(1, b"d"), context, caller, call))
-    assert set(taken.values()) == {FRAMES + 1}  # and the schema
+    assert set(frames_by_peer.values()) == {FRAMES + 1}  # and the schema
     assert max(leads) <= 3
 
 

@@ -171,14 +171,14 @@ async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_
         if name == "b-failed":
             dataset.partition(0).fail(InvalidRequest("a reason"))
     with node.waits.enter("producer", dataset="d-awaited"):
-        found = {
+        listed_by_order = {
             order: list((await statistics(node, ListedPage(order=order)))["datasets"])
             for order in DatasetOrder
         }
         page = ListedPage(first=1, limit=2, order=DatasetOrder.ATTENTION, contains="-")
         part = await statistics(node, page)
-    assert found[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
-    assert found[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
+    assert listed_by_order[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
+    assert listed_by_order[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
     assert (part["count"], list(part["datasets"])) == (3, ["d-awaited", "e-f"])
 
 

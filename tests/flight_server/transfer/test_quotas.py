@@ -181,8 +181,8 @@ async def test_a_principal_sees_its_quotas_in_the_statistics(node: Node) -> None
     create(node, etl, "d")
     caller = anyone(node.catalogue, "action statistics")
     with etl.run():
-        found = (await reports.statistics(node.observed, ListedPage(), caller))["quotas"]
-    assert found == {
+        quotas_shown = (await reports.statistics(node.observed, ListedPage(), caller))["quotas"]
+    assert quotas_shown == {
         "bytes": {"used": 0, "limit": 1 << 20},
         "datasets": {"used": 1, "limit": None},
         "streams": {"used": 0, "limit": 3},
