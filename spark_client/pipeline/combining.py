@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema
+from spark_client.jobs import arrow_schema, find_columns
 from spark_client.steps import AlignStage, LimitStage, SelectStage, SortStage, TopStage
 
 from .base import (
@@ -18,7 +18,6 @@ from .base import (
     Steps,
     case_sensitive,
     columns_named,
-    find_columns,
     integer,
     one_reading,
     second_side,
