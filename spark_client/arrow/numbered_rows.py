@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import array_over, offsets
+from flight_server.keys import array_over, compute, offsets
 
 from .sizes import row_bytes
 
@@ -47,13 +47,11 @@ class Picker:
         """The rows at `positions`, in that order; nulls in all columns where `valid` is not set. Positions are not
         checked, and those of nulls are not read.
         """
-        import pyarrow.compute as pc  # noqa: PLC0415  # 10 MiB, which a client that only puts and reads does without
-
         at = array_over(positions)
         if valid is not None:
             bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
             at = pa.Array.from_buffers(at.type, len(at), [bits, at.buffers()[1]])
-        picked = pc.take(self._rows, at, boundscheck=False)
+        picked = compute().take(self._rows, at, boundscheck=False)
         columns = [
             _to_lists(column, field.type) if as_bytes else column
             for column, field, as_bytes in zip(picked.columns, self._schema, self._as_bytes, strict=True)

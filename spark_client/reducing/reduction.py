@@ -45,7 +45,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import canonical, flags
+from flight_server.keys import canonical, compute, flags
 from spark_client.arrow import Lent, aligned, array_over, group_codes, own, values, view
 
 from .group_states import StateColumn, first_rows
@@ -348,10 +348,8 @@ class Reduction:
 
     def _aggregate(self, names: list[str], groups: list[Any], table: pa.Table) -> pa.Table:
         """Arrow's aggregation of the states with kernels; a state's result is named after its number."""
-        import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
-
         columns, labels, aggregations = list(groups), list(names), []
-        options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+        options = compute().ScalarAggregateOptions(skip_nulls=True, min_count=1)
         for index, state in enumerate(self.states):
             if state.kernel:
                 columns.append(state.ready(table.column(self._at(index))))

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import flags
+from flight_server.keys import compute, flags
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared, array_over, conjuncts, folded, is_repeatable, needed, parts_of
 
@@ -39,7 +39,6 @@ def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarro
     """The filter as an expression that fits the schema; None for none. Raises InvalidRequest: it is no filter, or does
     not fit.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
     from pyarrow import parquet as pq  # noqa: PLC0415 - as above
 
     if filter is None:
@@ -49,7 +48,7 @@ def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarro
             filter = pq.filters_to_expression(filter)  # noqa: A001 - as above
         except (ValueError, TypeError) as error:
             raise InvalidRequest(f"scan: filter {filter!r}: {error}") from error
-    if not isinstance(filter, pc.Expression):
+    if not isinstance(filter, compute().Expression):
         raise InvalidRequest(
             f"scan: filter is an expression such as pyarrow.compute.field('x') > 5, or a list such as "
             f"[('x', '>', 5)], not {filter!r}"

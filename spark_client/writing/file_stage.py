@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.pyspark_parts import from_arrow_schema
@@ -146,9 +147,7 @@ class FileStage(OwnStage):
 
 def run_starts(columns: Sequence[Any]) -> list[int]:
     """Where rows begin whose values differ from those of the row before."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a task with folders needs it
-
-    ends = [np.asarray(pc.run_end_encode(column, pa.int64()).run_ends) for column in columns]
+    ends = [np.asarray(compute().run_end_encode(column, pa.int64()).run_ends) for column in columns]
     return [0, *np.unique(np.concatenate(ends))[:-1].tolist()]
 
 
