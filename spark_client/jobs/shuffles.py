@@ -242,7 +242,7 @@ class Shuffles:
         return SealedDataset(
             DatasetRef(server, dataset, generation, tuple(map(_portion, portions))),
             schema,
-            tuple(totals.sizes.sizes().tolist()),
+            tuple(totals.sizes().tolist()),
             totals.rows,
             totals.frames,
             work or TaskWork(tasks=0),
