@@ -25,6 +25,7 @@ from .sizes import (
     has_dictionary,
     held_buffers,
     held_dictionaries,
+    inner_types,
     own_bytes,
     readable_size,
     row_bytes,
