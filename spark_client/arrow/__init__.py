@@ -32,4 +32,4 @@ from .sizes import (
 )
 from .sort_codes import SortCodes, SortKey, check_sortable, ranges_of
 from .types import Declared
-from .widening import widened
+from .widening import decimal_halves, widened

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from flight_server.keys import compute, flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import array_over, offsets, values, view, widened
+from spark_client.arrow import array_over, decimal_halves, offsets, values, widened
 
 from .group_states import as_floats
 
@@ -62,8 +62,7 @@ def decimal_average(kind: pa.DataType, total: pa.Array, count: pa.Array) -> pa.A
     most = _MOST_LONG // times - 1
     valid = flags(total.is_valid())
     counts = np.maximum(values(count, np.int64), 1)
-    words = view(total.buffers()[1], np.int64)[2 * total.offset : 2 * (total.offset + len(total))]
-    low, high = words[::2], words[1::2]
+    low, high = decimal_halves(total).T
     is_short = valid & (high == low >> 63) & (low != -_MOST_LONG - 1) & (counts <= most)
     whole, rest = np.divmod(np.where(is_short, np.abs(low), 0), counts)
     is_short &= whole <= most

@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import canonical, compute
+from flight_server.keys import array_over, canonical, compute, offsets, values
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import SortCodes, SortKey, array_over, group_codes, offsets, values, view, widened
+from spark_client.arrow import SortCodes, SortKey, decimal_halves, group_codes, widened
 
 LONG, DOUBLE = pa.int64(), pa.float64()
 _EXACT = Context(prec=76)
@@ -137,9 +137,9 @@ def _most_by_words(column: Any) -> int:
     """What no value's digits exceed, by their upper 64 bits: a sixth of the time of a comparison of all 128."""
     most = 0
     for chunk in column.chunks:
-        words = view(chunk.buffers()[1], np.int64)[2 * chunk.offset : 2 * (chunk.offset + len(chunk))]
-        if len(words):
-            most = max(most, int(words[1::2].max()) + 1, -int(words[1::2].min()))
+        if len(chunk):
+            high = decimal_halves(chunk)[:, 1]
+            most = max(most, int(high.max()) + 1, -int(high.min()))
     return most << 64
 
 

@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from flight_server.keys import canonical, compute, flags
-from spark_client.arrow import Lent, aligned, array_over, group_codes, own, values, view
+from spark_client.arrow import Lent, aligned, array_over, decimal_halves, group_codes, own, values
 
 from .group_states import StateColumn, first_rows
 
@@ -123,8 +123,7 @@ class RowsInOrder:
         self, array: Any, valid: NDArray[np.bool_] | None, present: NDArray[np.bool_] | None
     ) -> Any:
         """In 64 bits; None where that could be too few."""
-        words = view(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
-        low, high = (_filled(each, valid, 0) for each in (words[::2], words[1::2]))
+        low, high = (_filled(each, valid, 0) for each in decimal_halves(array).T)
         if (high != low >> 63).any():
             return None
         longest = int(np.diff(self.starts, append=len(array)).max())
