@@ -33,6 +33,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import CorruptFrame, OutOfBudget
+from spark_client.arrow import KeptBuffers
 
 from .gathered import TaskMemory
 
@@ -55,31 +56,6 @@ class _Segment:
         # The constructor may have failed before it opened the file.
         if hasattr(self, "_file"):
             self._file.close()
-
-
-class _Gather:
-    """A file for Arrow's writer that keeps references to its buffers, to be written together."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.pieces: list[memoryview] = []
-
-    def write(self, data: Any) -> int:
-        piece = memoryview(data).cast("B") if len(data) else memoryview(b"")
-        self.pieces.append(piece)
-        return len(piece)
-
-    def flush(self) -> None:
-        """For Arrow's writer."""
-
-    def close(self) -> None:
-        """Keeps the pieces: they are written after Arrow's writer has closed."""
-
-    def take_all(self) -> list[memoryview]:
-        """The pieces, which this object holds no longer."""
-        pieces, self.pieces = self.pieces, []
-        return pieces
 
 
 class _Extents:
@@ -210,7 +186,7 @@ class Parking:
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
-        self._gather = _Gather()
+        self._gather = KeptBuffers()
         self._writer: Any = None
         self._head: Parked | None = None
 
@@ -221,13 +197,13 @@ class Parking:
             OutOfBudget: the file cannot be written.
             ValueError: the scratch is closed.
         """
-        self._gather.take_all()  # of a write that failed
+        self._gather.take()  # of a write that failed
         head, written = self._head, None if self._head is None else self._written(rows)
         if head is None or written is None:
             self._head = None
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._gather, mode="w"), rows.schema)
             self._writer.write_batch(rows.slice(0, 0))
-            head = self._head = self._scratch.append(self._gather.take_all())
+            head = self._head = self._scratch.append(self._gather.take())
             written = self._written(rows)
             assert written is not None
         return head, self._scratch.append(written)
@@ -236,7 +212,7 @@ class Parking:
         """Arrow's bytes; None if other dictionaries are before them."""
         before = self._writer.stats.num_dictionary_batches
         self._writer.write_batch(rows)
-        pieces = self._gather.take_all()
+        pieces = self._gather.take()
         return pieces if self._writer.stats.num_dictionary_batches == before else None
 
 
