@@ -22,11 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_client.changelogs import with_diff
 from spark_client.connection import RemoteServer, short_traces
 from spark_client.executors import portable
 from spark_client.settings import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE
 
-from .batch_read import FlightReader, find, plan_versions, with_diff
+from .batch_read import FlightReader, find, plan_versions
 from .changelog_streams import ChangelogStreamReader
 from .source_options import SourceOptions
 from .spark_schema import spark_struct
