@@ -375,11 +375,8 @@ def windows(
     if lists is not None:
         yield from _windows(lists, memory.budget_bytes // 2)
         return
-    rows = tuple(Rows(each.batches) for each in gathered)
     # A consumer that releases a side's rows frees their memory.
-    for each in gathered:
-        each.clear()
-    yield Window(rows)
+    yield Window(tuple(Rows(each.take()) for each in gathered))
 
 
 def _gather(
@@ -411,9 +408,7 @@ def _gather(
 def _write(gathered: Sequence[Gathered], lists: HashLists) -> None:
     """Write all rows, and hold none."""
     for number, side in enumerate(gathered):
-        batches = side.batches
-        side.clear()
-        lists.add(number, batches)
+        lists.add(number, side.take())
     _give_back()
 
 
