@@ -174,7 +174,7 @@ def write_layer(
             written = threads.submit(add, held, first)
         if written is not None:
             written.result()
-    out.align()
+    out.write(bytes(-out.size_bytes % _ALIGNED_BYTES))
     entries_at = out.size_bytes
     for part in Index.in_order(parts) if index is None else (index,):
         out.write(part.entries)
@@ -286,9 +286,6 @@ class _Summed:
         self.checksum = crc32c(piece, self.checksum)
         self.size_bytes += len(piece)
         return self._sink.write(piece)
-
-    def align(self) -> None:
-        self.write(bytes(-self.size_bytes % _ALIGNED_BYTES))
 
     def flush(self) -> None:
         """For Arrow's writer."""
