@@ -102,7 +102,7 @@ def test_a_key_is_an_exact_name_or_else_the_only_one_in_another_case() -> None:
     assert spelled(schema, ["ID", "id", "name"], "lookup", "here", exact=False) == ("ID", "id", "Name")
     for name, exact, error in [
         ("Id", False, "could be any of 'id', 'ID'"),
-        ("name", True, "no column 'name' here; it has id, ID, Name"),
+        ("name", True, "no column 'name' here; it has 'id', 'ID', 'Name'"),
     ]:
         with pytest.raises(InvalidRequest, match=error):
             spelled(schema, [name], "lookup", "here", exact=exact)
