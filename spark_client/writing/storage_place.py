@@ -204,7 +204,9 @@ class Place:
 
     @property
     def _is_local(self) -> bool:
-        return bool(self.filesystem.type_name == "local")
+        from pyarrow import fs  # noqa: PLC0415 - as above
+
+        return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def _listed(self, *, recursive: bool) -> list[tuple[str, Any]]:
         from pyarrow import fs  # noqa: PLC0415 - as above
