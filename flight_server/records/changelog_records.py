@@ -8,7 +8,7 @@ Tables
     ``changelog``       ``since``; the newest version, and when it was committed
     ``version``         the rows of small puts that are in no file yet: one block for the versions that were committed
                         together
-    ``run``             its files; the version of all rows of a large put's file
+    ``run``             its files and their blocks; the version of all rows of a large put's file
     ``range``           the ranges of its keys' hashes that a file is the base of, or that are not as they began
     ``fold``            folds that began before versions which may depend on them, and whose result is in no file
     ``hold``            its holds; and those that ended by themselves, of which the version alone is remembered
@@ -65,10 +65,13 @@ class RecordGone(Exception):
 
 
 class RecordedRun(Protocol):
-    """A run file. ``version``: of all its rows, if it is of a large put. ``keep``: see "Files"."""
+    """A run file. ``version``: of all its rows, if it is of a large put. ``keep``: see "Files". ``blocks``: the numbers
+    that say where each one is, and what it has.
+    """
 
     keep: bool
     version: int | None
+    blocks: Sequence[Sequence[int]]
 
     @property
     def name(self) -> str: ...
@@ -135,7 +138,7 @@ class StoredChangelog:
     since: int
     upper: int
     time: float
-    runs: list[tuple[str, int | None]]
+    runs: list[tuple[str, int | None, list[list[int]]]]
     ranges: list[StoredRange]
     versions: list[StoredVersions]
     folds: list[BegunFold]
@@ -317,11 +320,11 @@ class ChangelogRecords:
         since: int,
         covered: int,
         *,
-        folds: Sequence[BegunFold] | None,
+        folded: bool,
         then: Callable[[], None],
     ) -> None:
         """These files and ranges take the place of all others; they have all updates up to version ``covered``.
-        ``folds``: to files, that are left; None if they are what they were.
+        ``folded``: the begun fold ends.
 
         Raises DiskTrouble, RecordGone.
         """
@@ -331,9 +334,8 @@ class ChangelogRecords:
             rows.since = since
             rows.delete(VERSION, "last <= ?", covered)
             rows.delete(FOLD, "to_file = 0 AND upto <= ?", covered)
-            if folds is not None:
+            if folded:
                 rows.delete(FOLD, "to_file = 1")
-                rows.put(FOLD, map(_signed_fold, folds))
             self._put_runs(rows, runs)
             known, kept = set(self._ranges), set(ranges)
             for each in known - kept:
@@ -346,7 +348,7 @@ class ChangelogRecords:
             self._name(runs)
             self._ranges = list(ranges)
             self.folds = tuple(upto for upto in self.folds if upto > covered)
-            if folds is not None:
+            if folded:
                 self._folds = tuple(each for each in self._folds if not each.to_file)
             then()
 
@@ -434,7 +436,8 @@ class ChangelogRecords:
         known, kept = ({run.name for run in each} for each in (self._runs, runs))
         for name in known - kept:
             rows.delete(RUN, "name = ?", name)
-        rows.put(RUN, [(run.name, run.version) for run in runs if run.name not in known])
+        new = (run for run in runs if run.name not in known)
+        rows.put(RUN, [(run.name, run.version, json.dumps(run.blocks)) for run in new])
 
     def _name(self, runs: Sequence[RecordedRun]) -> None:
         for run in self._runs:
@@ -489,7 +492,7 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         since,
         upper,
         time,
-        [(name, version) for _, name, version in runs],
+        [(name, version, json.loads(blocks)) for _, name, version, blocks in runs],
         [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
         [

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The database's ``user_version``; 0 is a new one."""
 
 Value = int | float | str | bytes | None
@@ -193,6 +193,7 @@ RUN = RecordTable(
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "name": "TEXT NOT NULL",
         "version": "INTEGER",
+        "blocks": "TEXT NOT NULL",  # JSON: the numbers of each
     },
     "PRIMARY KEY (dataset, name)",
 )

@@ -41,10 +41,10 @@ from flight_server.records import DiskTrouble, RecordGone, StoredRange
 
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
-from .compaction import Going, Rewrite
-from .contents import Contents
-from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
-from .runs import Damaged, MemoryRun, RunFile, RunWriter
+from .compaction import Rewrite, Work
+from .contents import Range
+from .planning import Amounts, Plan, few_runs, plan_left_over, plans
+from .runs import Damaged, MemoryRun, RunFile
 
 DUTIES = 2
 TICK_SECONDS = 0.02
@@ -89,7 +89,7 @@ class Compactor:
             return
         runs = few_runs(contents)
         if runs and changelog.layout.is_simple:
-            work = Rewrite(contents, runs, rule=changelog.rule, new_file=None, memory=self._memory)
+            work = Rewrite(contents, runs, None, self._memory)
             for _ in work.steps():
                 pass
             changelog.compacted(work.published(contents))
@@ -139,19 +139,19 @@ class Compactor:
             return
         try:
             await self._begin(changelog)
-            for going in list(changelog.working):
-                if going.busy or going not in changelog.working:
+            for work in list(changelog.working):
+                if work.busy or work not in changelog.working:
                     continue  # another duty does it, or did it, while this one was at the work before
-                going.busy = True
+                work.busy = True
                 try:
-                    await self._work(changelog, going)
+                    await self._work(changelog, work)
                 except BaseException:
                     # Its steps have ended, and would look as if they had come to their end.
-                    if going in changelog.working:
-                        changelog.working.remove(going)
+                    if work in changelog.working:
+                        changelog.working.remove(work)
                     raise
                 finally:
-                    going.busy = False
+                    work.busy = False
         except (DiskTrouble, OSError, MemoryError) as trouble:
             _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
             self.abandon(changelog)
@@ -175,35 +175,29 @@ class Compactor:
             changelog.contents.recent
             or changelog.begun is not None
             or changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
-            or changelog.contents.bases.shared.any()
         ):
             return
         now = time.monotonic()
         self._planning.add(changelog)
         try:
             amounts = Amounts(changelog.contents, changelog.advanced_since(now), changelog.rule)
-            in_files = _has_files(changelog.contents)
-            if in_files:
+            if amounts.contents.files:
                 await in_thread(self._threads, amounts.count)
+            else:
+                amounts.count()
             # In the turn no commit is written: the next one brings along what began before it.
             async with changelog.turn:
-                if in_files:
-                    self._begin_counted(changelog, amounts, now)
-                elif _has_files(changelog.contents):  # meanwhile
-                    self.poke(changelog)
-                else:
-                    # What is folded in memory are all rows that there are when it begins.
-                    amounts = Amounts(changelog.contents, amounts.since, changelog.rule)
-                    amounts.count()
-                    self._begin_counted(changelog, amounts, now)
+                self._begin_counted(changelog, amounts, now)
         finally:
             self._planning.discard(changelog)
 
     def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
         going = changelog.working
         contents, counted = changelog.contents, amounts.contents
-        if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
-            self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
+        replaced = contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent)
+        # Other work was published meanwhile, or the changelog is closed; or what would be folded in memory has a file.
+        if replaced or (contents.files and not counted.files):
+            self.poke(changelog)
             return
         self._look_at(changelog, amounts.recount_at)
         short = self._memory.available_bytes == 0 or self._memory.waiting > 0
@@ -212,13 +206,12 @@ class Compactor:
         full = changelog.full_until > now
         if full and not going:
             files = amounts.fold(idle=True)
-        if not full and not any(each.in_memory for each in going):
+        if not full:
             records = changelog.records
-            memory = plan_memory(amounts, records.size_bytes, folds=len(records.folds), short=short)
-        if not full and all(each.in_memory for each in going):
+            memory, files = plans(amounts, records.size_bytes, len(records.folds), short=short)
             # Readers see the keys of a begun fold as folded, so the duty ends that before it begins planned work.
-            files = Plan((0, 0)) if changelog.begun is not None else plan_files(amounts)
-            if files is None and not going and not (memory is not None and memory.alone):
+            files = files if changelog.begun is None else Plan((0, 0))
+            if files is None and not going and not (memory is not None and amounts.of_memory):
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             # Two works on the same runs would both put their rows there.
@@ -250,9 +243,9 @@ class Compactor:
             self._look_at(changelog, max(min(waited.next_at, idle_at), now + TICK_SECONDS))
         return None
 
-    def start(self, changelog: Changelog, plan: Plan, since: int) -> Going:
+    def start(self, changelog: Changelog, plan: Plan, since: int) -> Work:
         """Begin this work; ``since``: the version up to which compaction may go."""
-        if plan.folds:
+        if plan.ranges is not None:
             changelog.since = max(changelog.since, since)
         work = plan.begin(
             changelog.contents,
@@ -260,62 +253,58 @@ class Compactor:
             changelog.since,
             changelog.upper,
             rule=changelog.rule,
-            new_file=partial(RunWriter, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS),
+            new_file=partial(RunFile.make, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS),
             memory=self._memory,
         )
         if work.begun is not None and changelog.begun is None:
             changelog.begun = work.begun
             changelog.records.begin(work.begun)
-        changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
-        return changelog.working[-1]
+        changelog.working.append(work)
+        return work
 
-    async def _work(self, changelog: Changelog, going: Going) -> None:
-        if await in_thread(self._threads, next, going.steps, None) is None:
-            await self.publish(changelog, going)
+    async def _work(self, changelog: Changelog, work: Work) -> None:
+        if await in_thread(self._threads, next, work.steps, None) is None:
+            await self.publish(changelog, work)
         self.poke(changelog)
 
-    async def publish(self, changelog: Changelog, going: Going) -> None:
+    async def publish(self, changelog: Changelog, work: Work) -> None:
         """Put the result in its place, on disk and in memory. Raises DiskTrouble, RecordGone: nothing was changed."""
-        work = going.take()
-        folds, rest = work.begun is not None, work.rest
         async with changelog.turn:
             changelog.step("compact")
             before = changelog.contents
             contents = await in_thread(self._threads, work.published, before)
 
             def replace() -> None:
-                if going in changelog.working:  # not given up while the records took it
-                    changelog.working.remove(going)
+                if work in changelog.working:  # not given up while the records took it
+                    changelog.working.remove(work)
                 if changelog.state is not ChangelogState.CLOSED:
                     changelog.compacted(contents)
-                if folds:
-                    changelog.begun = rest
+                if work.begun is not None:
+                    changelog.begun = None
 
             if work.to_file:
-                in_memory = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
+                in_memory = [run.first_version for run in contents.runs if isinstance(run, MemoryRun)]
                 await changelog.records.publish(
-                    [run for run in contents.runs if isinstance(run, RunFile)],
-                    [
-                        StoredRange(each.low, each.since, None if each.base is None else each.base.name)
-                        for each in contents.bases.ranges
-                    ],
+                    contents.files,
+                    [_stored(each) for each in contents.bases.ranges],
                     changelog.since,
                     min(in_memory, default=changelog.upper + 1) - 1,
-                    folds=[rest] if rest is not None else [] if folds else None,
+                    folded=work.begun is not None,
                     then=replace,
                 )
             else:
                 replace()
-        # To unmap large files takes tens of milliseconds, so the last references go in a thread.
-        last: list[object] = [before, work]
-        del before, work
+        # To unmap large files takes tens of milliseconds, so the last reference goes in a thread.
+        last = [before]
+        del before
         await in_thread(self._threads, last.clear)
 
     @staticmethod
     def abandon(changelog: Changelog) -> None:
         """Give up all work but what another duty does; its files go."""
-        for going in [each for each in changelog.working if not each.busy]:
-            changelog.working.remove(going)
+        for work in [each for each in changelog.working if not each.busy]:
+            changelog.working.remove(work)
+            work.close()
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):
@@ -325,5 +314,8 @@ class Compactor:
             self._wake.set()
 
 
-def _has_files(contents: Contents) -> bool:
-    return any(isinstance(run, RunFile) for run in contents.runs)
+def _stored(each: Range) -> StoredRange:
+    """The records of a base in memory are the rows that were put, and the fold."""
+    if isinstance(each.base, MemoryRun):
+        return StoredRange(each.low, 0, None)
+    return StoredRange(each.low, each.since, None if each.base is None else each.base.name)

@@ -51,7 +51,6 @@ from flight_server.protocol import (
     Versions,
 )
 from flight_server.records import (
-    BegunFold,
     ChangelogRecords,
     DeclaredChangelog,
     DiskTrouble,
@@ -60,7 +59,6 @@ from flight_server.records import (
     RecordGone,
     StoredChangelog,
     StoredRange,
-    StoredVersions,
     changelogs,
 )
 from flight_server.storage import FileHeader, NotAFile
@@ -186,7 +184,7 @@ class ChangelogKind(DatasetKind):
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
         if dataset is not None and changelog is _attached_to(dataset):
-            files = [run.name for run in changelog.contents.runs if isinstance(run, RunFile)]
+            files = [run.name for run in changelog.contents.files]
             entry = Quarantined.now(changelog.name, changelog.generation, what, files, served=True)
             self.catalogue.disk.quarantine.note(entry)
             if dataset.on_disk is not None:
@@ -264,7 +262,7 @@ class ChangelogKind(DatasetKind):
             raise OSError(str(trouble)) from trouble
         # Last, because the rows may take more than there is memory for until the compactor has written them to files.
         for run in (
-            run for changelog in self for run in changelog.contents.recent if isinstance(run, MemoryRun)
+            run for changelog in self for run in changelog.contents.runs if isinstance(run, MemoryRun)
         ):
             run.count()
 
@@ -547,7 +545,7 @@ def _recover(store: ChangelogKind, connection: sqlite3.Connection) -> None:
             raise OSError(f"changelog {declared.dataset!r} cannot be recovered: {full.message}") from None
         except (Damaged, NotAFile, FlightShuffleError) as refusal:
             why = f"not served: {refusal}" if isinstance(refusal, FlightShuffleError) else str(refusal)
-            files = [name for name, _ in stored.runs]
+            files = [name for name, *_ in stored.runs]
             entry = Quarantined.now(declared.dataset, declared.generation, why, files)
             damaged.append((stored.row, entry))
     set_aside(store.catalogue, connection, damaged)
@@ -578,7 +576,7 @@ def _add(store: ChangelogKind, changelog: Changelog) -> None:
 
 def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
     changelog = store.changelog_of(stored.declared)
-    files = [_file(changelog, name, version) for name, version in stored.runs]
+    files = [_file(changelog, *run) for run in stored.runs]
     changelog.records.restore(stored, files)
     changelog.since = max(stored.since, *(fold.since for fold in stored.folds), 0)
     changelog.upper = stored.upper
@@ -594,16 +592,13 @@ def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
         if fold.to_file:
             changelog.begun = fold
     contents = _contents(changelog.layout, stored.ranges, files)
-    in_memory = [fold for fold in stored.folds if not fold.to_file]
-    runs = list(_in_memory(store, contents.bases, stored.versions, in_memory, changelog.rule))
-    since = in_memory[-1].since if in_memory else 0
-    changelog.contents = replace(contents.committed(runs), recent_since=since)
+    changelog.contents = _in_memory(store, contents, stored, changelog.rule)
     return changelog
 
 
-def _file(changelog: Changelog, name: str, version: int | None) -> RunFile:
+def _file(changelog: Changelog, name: str, version: int | None, blocks: list[list[int]]) -> RunFile:
     try:
-        return RunFile.opened(changelog.folder, name, changelog.layout, version)
+        return RunFile.opened(changelog.folder, changelog.layout, name, version, blocks)
     except (FileNotFoundError, ValueError):  # a name that can be no file's
         raise Damaged(f"{name!r} is missing") from None
 
@@ -617,41 +612,38 @@ def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -
     restored = []
     for each, following in zip_longest(ranges, ranges[1:]):
         high = MAX_HASH if following is None else following.low - 1
-        if each.base is None:
-            restored.append(Range(each.low, high, each.since))
-        elif each.base in runs:
-            restored.append(Range.of(each.low, high, each.since, runs[each.base]))
-        else:
+        base = None if each.base is None else runs.pop(each.base, None)
+        if base is None and each.base is not None:
             raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
-    bases = Bases(layout, tuple(restored))
-    return Contents(bases, tuple(file for file in files if file not in bases.runs))
+        restored.append(Range(each.low, high, each.since, base))
+    return Contents(Bases(layout, tuple(restored)), tuple(runs.values()))
 
 
-def _in_memory(
-    store: ChangelogKind,
-    bases: Bases,
-    versions: list[StoredVersions],
-    folds: list[BegunFold],
-    rule: Rule,
-) -> Iterator[MemoryRun]:
-    """The versions that no file has, as the folds in memory have left them."""
+def _in_memory(store: ChangelogKind, contents: Contents, stored: StoredChangelog, rule: Rule) -> Contents:
+    """With the versions that no file has, as the folds in memory have left them."""
+    bases, waiting = contents.bases, deque(stored.versions)
+    folds = [fold for fold in stored.folds if not fold.to_file]
     parts: list[Updates] = []
-    waiting = deque(versions)
     for fold in folds:
         while waiting and waiting[0].last <= fold.upto:
             parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
         parts = [compacted(Updates.joined(bases.layout, parts), fold.since, rule)]
-    first = versions[0].first if folds and versions else None
+    since = folds[-1].since if folds else 0
+    if since > bases.last_version:
+        old = parts[0].where(parts[0].versions <= since)
+        base = MemoryRun(old, 0, since, store.memory.empty()) if len(old) else None
+        contents = replace(contents, bases=Bases(bases.layout, (Range(since=since, base=base),)))
+        parts = [parts[0].where(parts[0].versions > since)]
+    recent = []
     while parts or waiting:
         while waiting and sum(map(len, parts)) < JOINED_ROWS:
             parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
         updates = Updates.joined(bases.layout, parts)
         parts = []
         if len(updates):
-            # Of all rows that it stands for (``compaction.Rewrite``).
-            least, last = int(updates.versions.min()), int(updates.versions.max())
-            yield MemoryRun(updates, least if first is None else first, last, store.memory.empty())
-            first = None
+            versions = updates.versions
+            recent.append(MemoryRun(updates, int(versions.min()), int(versions.max()), store.memory.empty()))
+    return contents.committed(recent)
 
 
 def _timeline(stored: StoredChangelog) -> Timeline:

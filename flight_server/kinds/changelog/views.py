@@ -20,7 +20,7 @@ from flight_server.records import BegunFold
 from .contents import Contents, Source
 from .folding import PieceTotals, copies, deltas, in_pieces, kept_at, left_and_later, rule_pieces
 from .rules import Kept, Rule
-from .runs import MAX_HASH, Layout, RunFile, Updates
+from .runs import MAX_HASH, Layout, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
@@ -83,7 +83,7 @@ class View:
         """Whether all runs are, or are so small files that their pages stay there while they are read."""
         if self.contents.bases.size_bytes > RESIDENT_BYTES:
             return False
-        files = [run for run in self.contents.runs if isinstance(run, RunFile)]
+        files = self.contents.files
         return sum(run.size_bytes for run in files) <= RESIDENT_BYTES and all(run.is_decoded for run in files)
 
     @property

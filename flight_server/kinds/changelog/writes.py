@@ -191,7 +191,9 @@ class ChangelogWrite:
     def _written(self, batches: list[pa.RecordBatch]) -> RunFile:
         updates = self._updates(batches)
         of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
-        return RunFile.of(self.changelog.folder, [updates], of_kept=of_kept)
+        file = RunFile.make(self.changelog.folder, updates.layout, of_kept=of_kept)
+        file.add(updates)
+        return file.finish()
 
     def _updates(self, batches: list[pa.RecordBatch]) -> Updates:
         """Sorted updates, with version 0. Blocks. Raises BadFrame: see :meth:`Layout.check_nulls`."""

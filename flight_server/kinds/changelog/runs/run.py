@@ -35,14 +35,12 @@ class Question:
 
     Args:
         sinces: a row is alive if it is newer than that of its range,
-        olds: and old if it is newer than that,
-        upto: and not newer than this version.
+        upto: and old if it is not newer than this version beside that.
         ends_keys: which updates may end their keys, beside tombstones; None if none do.
     """
 
     lows: Hashes
     sinces: Numbers
-    olds: Numbers
     upto: int
     ends_keys: Callable[[Updates], Flags] | None = None
 
@@ -65,8 +63,9 @@ class Counts:
         starts = np.searchsorted(updates.hashes, question.lows, "left")
         rows = np.diff(starts, append=len(updates))
         versions, diffs = updates.versions, updates.diffs
-        old = (versions > np.repeat(question.olds, rows)) & (versions <= question.upto)
-        self._sum(self.alive, versions > np.repeat(question.sinces, rows), starts, rows)
+        alive = versions > np.repeat(question.sinces, rows)
+        old = alive & (versions <= question.upto)
+        self._sum(self.alive, alive, starts, rows)
         self._sum(self.old, old, starts, rows)
         if updates.retractions:
             self._sum(self.retracting, old & (diffs < 0) & (diffs != DELETE), starts, rows)
@@ -104,8 +103,8 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
 
 
 class Block(NamedTuple):
-    """A block, as the footer of a file names it: where it is, what it has, and its checksum. ``low``, ``high``: its
-    least and its greatest hash.
+    """A block, as the records name those of a file: where it is, what it has, and its checksum. ``low``, ``high``: its
+    least and its greatest hash; ``retractions``, ``tombstones``: as of :class:`Updates`.
     """
 
     offset: int
@@ -115,27 +114,35 @@ class Block(NamedTuple):
     high: int
     first_version: int
     last_version: int
+    retractions: int
+    tombstones: int
     crc32c: int
+
+    @classmethod
+    def of(cls, updates: Updates, offset: int, size_bytes: int, crc32c: int) -> Block:
+        """A block of these updates, which are some."""
+        hashes, versions = updates.hashes, updates.versions
+        ends = int(hashes[0]), int(hashes[-1]), int(versions.min()), int(versions.max())
+        removed = updates.retractions, updates.tombstones
+        return cls(offset, size_bytes, len(updates), *ends, *removed, crc32c)
 
 
 class Run:
-    """Its methods may block, and may be called from any thread. Numbers of bytes are about right. ``retractions``,
-    ``tombstones``: as of :class:`Updates`.
-    """
+    """Its methods may block, and may be called from any thread. Numbers of bytes are about right."""
 
-    first_version: int
-    last_version: int
-
-    def __init__(
-        self, layout: Layout, blocks: Sequence[Block], size_bytes: int, retractions: int, tombstones: int
-    ) -> None:
-        # Attributes, because planning and small reads ask every run for them.
+    def __init__(self, layout: Layout, blocks: Sequence[Block]) -> None:
         self.layout = layout
+        self.size_bytes = sum(block.size_bytes for block in blocks)
+        self._sum_up(blocks)
+
+    def _sum_up(self, blocks: Sequence[Block]) -> None:
+        # Attributes, because planning and small reads ask every run for them.
         self.blocks = blocks
         self.rows = sum(block.rows for block in blocks)
-        self.size_bytes = size_bytes
-        self.retractions = retractions
-        self.tombstones = tombstones
+        self.retractions = sum(block.retractions for block in blocks)
+        self.tombstones = sum(block.tombstones for block in blocks)
+        self.first_version = min((block.first_version for block in blocks), default=0)
+        self.last_version = max((block.last_version for block in blocks), default=0)
 
     def block(self, number: int) -> Updates:
         """The updates of a block. Raises Damaged, OSError, as all that follow."""
@@ -167,19 +174,17 @@ class Run:
         """How many rows there are of which kind."""
         counts = Counts(question)
         for number, block in enumerate(self.blocks):
-            first, last = block.first_version, block.last_version
             ends = np.array([block.low, block.high], np.uint64)
             place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()
-            ranges = slice(place, max(place, until) + 1)
-            sinces, olds = question.sinces[ranges], question.olds[ranges]
-            if last <= sinces.min():
+            sinces = question.sinces[place : max(place, until) + 1]
+            if block.last_version <= sinces.min():
                 continue
-            old = first > olds.max() and last <= question.upto
-            none_old = first > question.upto or last <= olds.min()
-            plain = not (self.retractions or self.tombstones or question.ends_keys)
-            if place == until and first > sinces[0] and (none_old or (old and plain)):
+            young = block.first_version > question.upto
+            plain = not (block.retractions or block.tombstones or question.ends_keys)
+            alike = young or (plain and block.last_version <= question.upto)
+            if place == until and block.first_version > sinces[0] and alike:
                 counts.alive[place] += block.rows
-                counts.old[place] += block.rows if old else 0
+                counts.old[place] += 0 if young else block.rows
             else:
                 counts.add(self.block(number))
         return counts
@@ -273,19 +278,18 @@ class MemoryRun(Run):
     """A run in memory.
 
     Args:
+        first_version, last_version: of the versions that it stands for, also of those without rows.
         room: counts its bytes.
     """
 
     def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
         self.updates = updates
+        self._room = room
+        super().__init__(
+            updates.layout, [Block.of(updates, 0, updates.size_bytes, 0)] if len(updates) else []
+        )
         self.first_version = first_version
         self.last_version = last_version
-        self._room = room
-        size_bytes, blocks = updates.size_bytes, list[Block]()
-        if len(updates):
-            ends = int(updates.hashes[0]), int(updates.hashes[-1])
-            blocks.append(Block(0, size_bytes, len(updates), *ends, first_version, last_version, 0))
-        super().__init__(updates.layout, blocks, size_bytes, updates.retractions, updates.tombstones)
 
     def block(self, number: int) -> Updates:
         del number
@@ -294,12 +298,3 @@ class MemoryRun(Run):
     def count(self) -> None:
         """Let its bytes count, if its room is empty; also beyond the limit."""
         self._room.grow(self.size_bytes - self._room.size_bytes)
-
-    def rows_upto(self, versions: Numbers) -> Numbers:
-        """Exactly."""
-        own = self.updates.versions
-        rows: Numbers = np.where(versions >= self.last_version, self.rows, 0)
-        between = (versions >= self.first_version) & (versions < self.last_version)
-        for place in np.flatnonzero(between).tolist():
-            rows[place] = np.count_nonzero(own <= versions[place])
-        return rows

@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.kinds.changelog import changelog, commits, compaction, compactor, planning, views
 from flight_server.kinds.changelog.changelog import Changelog
-from flight_server.kinds.changelog.compaction import Going
+from flight_server.kinds.changelog.compaction import Work
 from flight_server.kinds.changelog.runs import RunFile, Updates
 from flight_server.storage import Folder
 from tests.support.changelog_store import Engine
@@ -146,10 +146,10 @@ def test_commits_that_follow_each_other_are_looked_at_once(tmp_path: Path, clock
 
 
 def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside: Counter[Going] = Counter()
+    inside: Counter[Work] = Counter()
     most = 0
 
-    async def work(changelog: Changelog, going: Going) -> None:
+    async def work(changelog: Changelog, going: Work) -> None:
         del changelog
         nonlocal most
         inside[going] += 1
@@ -161,7 +161,11 @@ def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.M
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         duties, changelog = engine.store.compactor, engine.changelog
         monkeypatch.setattr(duties, "_work", work)
-        changelog.working += [Going(None, iter(()), in_memory, alone=False) for in_memory in (True, False)]
+        put(engine, range(1), 1)
+        changelog.working += [
+            engine.begin_fold(0, to_file=True),
+            engine.begin_rewrite(changelog.contents.recent, to_file=False),
+        ]
 
         async def both() -> None:
             await asyncio.gather(duties.look(changelog), duties.look(changelog))
