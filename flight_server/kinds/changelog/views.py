@@ -236,35 +236,25 @@ def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -
     return pa.RecordBatch.from_arrays([*rows.columns, array_over(diffs)], schema=layout.delta_schema)
 
 
-def range_end(runs: Sequence[Source], wanted_rows: int, low: int) -> int:
-    """The last hash, itself included, of a range from ``low`` on with about ``wanted_rows`` of the runs' rows: at most
-    twice as many, unless one hash has more.
+def slice_end(
+    runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: int | None = None
+) -> tuple[int, bool]:
+    """The last hash of a range from ``low`` on that has about ``wanted_rows`` of the runs' rows (at most twice as many,
+    unless one hash has more) and about ``limit_bytes`` at most; and whether it has more bytes nevertheless: then it has
+    one hash.
     """
     total = sum(run.rows for run in runs)
-    below = _rows_below(runs, low, total)
-    left = total - below
-    if left <= wanted_rows:
-        return MAX_HASH
-    # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
-    high = low + (MAX_HASH - low) * wanted_rows // left
-    least, most = low, MAX_HASH
-    while (until := _rows_below(runs, high + 1, total)) == below or until - below > 2 * wanted_rows:
-        if until == below:
-            least = high + 1
-        elif least < high:
-            most = high
-        else:
-            break
-        high = (least + most) // 2
-    return high
+    below = sum(run.rows_below(low) for run in runs)
 
+    def rows_to(high: int) -> int:
+        return (total if high == MAX_HASH else sum(run.rows_below(high + 1) for run in runs)) - below
 
-def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: int) -> tuple[int, bool]:
-    """The last hash of the range that :func:`range_end` ends, or an earlier one, so that the range has about
-    ``limit_bytes`` at most; and whether it has more nevertheless: then it has one hash.
-    """
-    high = range_end(runs, wanted_rows, low)
-    while sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
+    # Hashes are spread evenly, so the first guess is nearly right.
+    high = low + (MAX_HASH - low) * wanted_rows // max(wanted_rows, total - below)
+    high = high if rows_to(high) else MAX_HASH
+    while low < high and rows_to(high) > 2 * wanted_rows:
+        high = low + (high - low) // 2
+    while limit_bytes is not None and sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
         if low == high:
             return high, True
         high = low + (high - low) // 2
@@ -280,12 +270,8 @@ def _changed_hashes(
     """
     hashes, rows = np.zeros(0, np.uint64), count
     while low <= MAX_HASH and len(hashes) < count:
-        high = range_end(runs, rows, low)
+        high, _ = slice_end(runs, rows, low)
         changed = [run.changed(after, upto, low, high) for run in runs]
         hashes = np.concatenate([hashes, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
     return (hashes, low) if len(hashes) <= count else (hashes[:count], int(hashes[count - 1]) + 1)
-
-
-def _rows_below(runs: Sequence[Source], hash_: int, total: int) -> int:
-    return total if hash_ > MAX_HASH else sum(run.rows_below(hash_) for run in runs)

@@ -65,7 +65,9 @@ dictionaries."""
 
 
 class ChangelogWrite:
-    """One put. ``add`` and ``commit`` are called one at a time.
+    """One put, until it is a version. ``add`` and ``commit`` are called one at a time.
+
+    ``updates``, whose versions are not set yet, and ``files`` have its rows once it is committed.
 
     Args:
         threads: sort, and write files.
@@ -83,7 +85,10 @@ class ChangelogWrite:
         self._deletes = deletes
         self._commits = commits
         self._threads = threads
-        self._files: list[RunFile] = []
+        self.updates: Updates | None = None
+        self.files: list[RunFile] = []
+        self.transaction: Transaction | None = None
+        self.version: asyncio.Future[int] | None = None  # while its commit waits, or is written
         self._max_chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
         self._begin_chunk()
 
@@ -152,15 +157,14 @@ class ChangelogWrite:
         Raises as :meth:`Commits.commit`, and:
             BadFrame: a column that is declared without nulls has some.
         """
-        updates: Updates | None = None
-        if self._files and self._batches:
+        if self.files and self._batches:
             await self._to_file()
         if self._batches and self._is_small():
-            updates = self._updates(self._batches)
+            self.updates = self._updates(self._batches)
         elif self._batches:
-            updates = await in_thread(self._threads, self._updates, self._batches)
-        files, self._files = self._files, []
-        version = await self._commits.commit(self.changelog, updates, files, transaction)
+            self.updates = await in_thread(self._threads, self._updates, self._batches)
+        self.transaction = transaction
+        version = await self._commits.commit(self)
         self._begin_chunk()
         return version
 
@@ -173,14 +177,51 @@ class ChangelogWrite:
         )
 
     def abort(self) -> None:
-        """Leave nothing behind. Twice is fine."""
+        """Leave nothing behind, unless its commit goes on. Twice is fine."""
         self._begin_chunk()
-        self._files = []
+        if self.version is None:
+            self.files = []
+
+    # What ``commits`` asks it, and tells it
+
+    @property
+    def _parts(self) -> list[RunFile | Updates]:
+        return [*self.files, *([] if self.updates is None else [self.updates])]
+
+    @property
+    def removes(self) -> bool:
+        """Whether it has retractions or deletes."""
+        return any(part.retractions or part.tombstones for part in self._parts)
+
+    @property
+    def only_removes(self) -> bool:
+        return all(part.only_removes for part in self._parts)
+
+    @property
+    def memory_rows(self) -> int:
+        """Those that memory has."""
+        return 0 if self.updates is None else len(self.updates)
+
+    def made(self, version: int) -> None:
+        """It is this version. Its caller may have left."""
+        if (answer := self._answer()) is not None:
+            answer.set_result(version)
+
+    def refuse(self, why: FlightShuffleError) -> None:
+        """It was not made."""
+        if (answer := self._answer()) is not None:
+            answer.set_exception(why.fresh())
+
+    def _answer(self) -> asyncio.Future[int] | None:
+        answer, self.version = self.version, None
+        # A caller may hold its error for long, and through that this object.
+        self.updates, self.files = None, []
+        return None if answer is None or answer.done() else answer
 
     async def _to_file(self) -> None:
         self.changelog.check_step("write")
         try:
-            self._files.append(await in_thread(self._threads, self._written, self._batches))
+            self.files.append(await in_thread(self._threads, self._written, self._batches))
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {self.changelog.name!r}: the disk did not take the put: {trouble}; write it again later",

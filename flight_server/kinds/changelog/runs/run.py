@@ -144,6 +144,11 @@ class Run:
         self.first_version = min((block.first_version for block in blocks), default=0)
         self.last_version = max((block.last_version for block in blocks), default=0)
 
+    @property
+    def only_removes(self) -> bool:
+        """Whether each diff is below zero."""
+        return self.retractions + self.tombstones == self.rows
+
     def block(self, number: int) -> Updates:
         """The updates of a block. Raises Damaged, OSError, as all that follow."""
         raise NotImplementedError
