@@ -243,17 +243,18 @@ def slice_end(
     unless one hash has more) and about ``limit_bytes`` at most; and whether it has more bytes nevertheless: then it has
     one hash.
     """
-    total = sum(run.rows for run in runs)
     below = sum(run.rows_below(low) for run in runs)
+    left = sum(run.rows for run in runs) - below
 
     def rows_to(high: int) -> int:
-        return (total if high == MAX_HASH else sum(run.rows_below(high + 1) for run in runs)) - below
+        return left if high == MAX_HASH else sum(run.rows_below(high + 1) for run in runs) - below
 
-    # Hashes are spread evenly, so the first guess is nearly right.
-    high = low + (MAX_HASH - low) * wanted_rows // max(wanted_rows, total - below)
-    high = high if rows_to(high) else MAX_HASH
-    while low < high and rows_to(high) > 2 * wanted_rows:
-        high = low + (high - low) // 2
+    # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
+    high = low + (MAX_HASH - low) * wanted_rows // max(wanted_rows, left)
+    least, most = low, MAX_HASH
+    while left > wanted_rows and not 0 < (rows := rows_to(high)) <= 2 * wanted_rows and least < most:
+        least, most = (least, high) if rows else (high + 1, most)
+        high = (least + most) // 2
     while limit_bytes is not None and sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
         if low == high:
             return high, True
