@@ -98,7 +98,7 @@ class PartlyDead:
         self.rows, self.size_bytes = run.rows, run.size_bytes
         self.first_version, self.last_version = run.first_version, run.last_version
         self.retractions, self.tombstones = run.retractions, run.tombstones
-        self.rows_below, self.bytes_between, self.bytes_of = run.rows_below, run.bytes_between, run.bytes_of
+        self.below, self.bytes_of = run.below, run.bytes_of
         self.changed = run.changed  # versions that can be asked for are above those of dead rows
 
     def between(self, low: int, high: int) -> Updates:

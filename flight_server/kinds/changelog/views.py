@@ -6,6 +6,7 @@ for a slice is read in pieces (``folding``); between two of them the read holds 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -237,29 +238,26 @@ def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -
 
 
 def slice_end(
-    runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: int | None = None
+    runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: float = math.inf
 ) -> tuple[int, bool]:
     """The last hash of a range from ``low`` on that has about ``wanted_rows`` of the runs' rows (at most twice as many,
-    unless one hash has more) and about ``limit_bytes`` at most; and whether it has more bytes nevertheless: then it has
+    unless one hash has more) and about ``limit_bytes`` at most; and whether it has more bytes nevertheless: then it is
     one hash.
     """
-    below = sum(run.rows_below(low) for run in runs)
-    left = sum(run.rows for run in runs) - below
-
-    def rows_to(high: int) -> int:
-        return left if high == MAX_HASH else sum(run.rows_below(high + 1) for run in runs) - below
-
+    below = sum((run.below(low) for run in runs), np.zeros(2))
+    left_rows = int(sum(run.rows for run in runs) - below[0])
     # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
-    high = low + (MAX_HASH - low) * wanted_rows // max(wanted_rows, left)
+    high = low + (MAX_HASH - low) * wanted_rows // max(wanted_rows, left_rows)
     least, most = low, MAX_HASH
-    while left > wanted_rows and not 0 < (rows := rows_to(high)) <= 2 * wanted_rows and least < most:
+    while True:
+        rows, size_bytes = sum((run.below(high + 1) for run in runs), -below).tolist()
+        large = size_bytes > limit_bytes
+        if not large and rows <= 2 * wanted_rows and (rows or high == MAX_HASH):
+            return high, False
+        if rows and high == least:
+            return (high - 1, False) if large and low < high else (high, large)
         least, most = (least, high) if rows else (high + 1, most)
         high = (least + most) // 2
-    while limit_bytes is not None and sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
-        if low == high:
-            return high, True
-        high = low + (high - low) // 2
-    return high, False
 
 
 def _changed_hashes(

@@ -61,7 +61,7 @@ def read_run(directory: Path, data: bytes) -> None:
     run.counts(Question(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2))
     run.between(0, (1 << 64) - 1)
     list(run.parts_of(np.unique(hashes)))
-    run.rows_below(1 << 63)
+    run.below(1 << 63)
 
 
 def read_file_header(directory: Path, data: bytes) -> None:

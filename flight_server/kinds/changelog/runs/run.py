@@ -162,18 +162,13 @@ class Run:
         return np.array([block.high for block in self.blocks], np.uint64)
 
     @cached_property
-    def _rows_before(self) -> Numbers:
-        return np.cumsum(np.array([0, *(block.rows for block in self.blocks)], np.int64))
+    def _before(self) -> NDArray[np.float64]:
+        """Of each block the rows and bytes before it; and all."""
+        return np.cumsum([(0.0, 0.0), *((block.rows, block.size_bytes) for block in self.blocks)], axis=0)
 
     def ends(self) -> tuple[int, int]:
         """The least and the greatest hash; of a run without rows those of one that has every hash."""
         return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
-
-    def rows_upto(self, versions: Numbers) -> Numbers:
-        """About how many rows have at most each of these versions: as if there were equally many of each version."""
-        first, last = self.first_version - 1, self.last_version
-        rows: Numbers = self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
-        return rows
 
     def counts(self, question: Question) -> Counts:
         """How many rows there are of which kind."""
@@ -194,15 +189,19 @@ class Run:
                 counts.add(self.block(number))
         return counts
 
-    def rows_below(self, hash_: int) -> int:
-        """How many rows have a smaller hash."""
-        number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
-        if number == len(self.blocks):
-            return self.rows
-        before = int(self._rows_before[number])
-        if int(self._lows[number]) >= hash_:
+    def below(self, hash_: int) -> NDArray[np.float64]:
+        """How many rows have a smaller hash, and how many bytes these have."""
+        number = (
+            int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
+            if hash_ <= MAX_HASH
+            else len(self.blocks)
+        )
+        before: NDArray[np.float64] = self._before[number]
+        if number == len(self.blocks) or int(self._lows[number]) >= hash_:
             return before
-        return before + int(np.searchsorted(self.block(number).hashes, np.uint64(hash_), "left"))
+        rows = int(np.searchsorted(self.block(number).hashes, np.uint64(hash_), "left"))
+        block = self.blocks[number]
+        return before + (rows, block.size_bytes * rows / block.rows)
 
     def between(self, low: int, high: int) -> Updates:
         """The updates whose hash is from ``low`` to ``high``, both included."""
@@ -211,15 +210,6 @@ class Run:
     def parts_between(self, low: int, high: int) -> list[Updates]:
         """The same in parts that follow each other and share the run's memory or mapping."""
         return [self.block(number).between(low, high) for number in self._blocks_between(low, high)]
-
-    def bytes_between(self, low: int, high: int) -> int:
-        size_bytes = 0
-        for number in self._blocks_between(low, high):
-            block = self.blocks[number]
-            inside = low <= block.low and block.high <= high
-            rows = block.rows if inside else len(self.block(number).between(low, high))
-            size_bytes += block.size_bytes * rows // block.rows
-        return size_bytes
 
     def _blocks_between(self, low: int, high: int) -> range:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))

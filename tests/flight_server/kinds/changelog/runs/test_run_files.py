@@ -77,7 +77,7 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     some = np.array(sorted(data.draw(st.sets(hashes))), np.uint64)
     for run in (file, memory):
         assert (run.rows, run.retractions) == (len(memory.updates), memory.updates.retractions)
-        assert run.rows_below(low) == sum(hash_ < low for hash_ in memory.updates.hashes.tolist())
+        assert run.below(low)[0] == sum(hash_ < low for hash_ in memory.updates.hashes.tolist())
         assert run.changed(after, upto).tolist() == [
             hash_
             for hash_, version in zip(memory.updates.hashes.tolist(), memory.updates.versions, strict=True)
