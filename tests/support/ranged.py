@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.kinds.changelog import compactor, planning
+from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.folding import compacted
 from flight_server.kinds.changelog.planning import Amounts, Plan, Waited, plan_left_over, plans
@@ -22,6 +23,7 @@ from flight_server.kinds.changelog.timeline import Timeline
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import MemoryPool
 from flight_server.protocol import KeepRule
+from flight_server.records import BegunFold
 from tests.support.run_rows import run_folder
 
 SCHEMA = pa.schema([("key", pa.int64()), ("time", pa.int64())])
@@ -108,17 +110,15 @@ class Ranged:
     def work(self) -> None:
         """All that is due now."""
         while (plan := self._plan()) is not None:
-            if plan.ranges is not None:
+            new_file = self._new_file if plan.to_file else None
+            work: Work
+            if plan.ranges is None:
+                work = Rewrite(self.contents, plan.runs, new_file, self._pool)
+            else:
                 self.since = self.horizon
-            work = plan.begin(
-                self.contents,
-                None,
-                self.since,
-                self.upper,
-                rule=self.rule,
-                new_file=self._new_file,
-                memory=self._pool,
-            )
+                first, last = (self.contents.bases.ranges[place] for place in plan.ranges)
+                begun = BegunFold(self.upper, int(plan.to_file), self.since, first.low, last.high)
+                work = Fold(self.contents, begun, self.rule, new_file, self._pool)
             self.read_rows += sum(work.steps)
             self.contents = work.published(self.contents)
 

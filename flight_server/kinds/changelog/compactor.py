@@ -37,11 +37,11 @@ import structlog
 from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.records import DiskTrouble, RecordGone, StoredRange
+from flight_server.records import BegunFold, DiskTrouble, RecordGone, StoredRange
 
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
-from .compaction import Rewrite, Work
+from .compaction import Fold, Rewrite, Work
 from .contents import Range
 from .planning import Amounts, Plan, few_runs, plan_left_over, plans
 from .runs import Damaged, MemoryRun, RunFile
@@ -52,10 +52,9 @@ TROUBLE_SECONDS = 5.0
 SOON_SECONDS = 0.1
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_SECONDS = 0.5
-"""Old rows that are too few for a fold wait so long, and the delay at least, for more of them."""
 IDLE_DELAYS = 2
 SLOW_ROWS = 64 << 10
-"""So many rows a second are read by folds of too few old rows, of all changelogs together."""
+"""See "Too few old rows"."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 
@@ -90,7 +89,7 @@ class Compactor:
         runs = few_runs(contents)
         if runs and changelog.layout.is_simple:
             work = Rewrite(contents, runs, None, self._memory)
-            for _ in work.steps():
+            for _ in work.steps:
                 pass
             changelog.compacted(work.published(contents))
 
@@ -244,21 +243,22 @@ class Compactor:
         return None
 
     def start(self, changelog: Changelog, plan: Plan, since: int) -> Work:
-        """Begin this work; ``since``: the version up to which compaction may go."""
-        if plan.ranges is not None:
+        """Begin this work; ``since``: the version up to which compaction may go. In the changelog's turn."""
+        contents, begun = changelog.contents, changelog.begun
+        make = partial(RunFile.make, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
+        new_file = make if plan.to_file else None
+        work: Work
+        if plan.ranges is None:
+            work = Rewrite(contents, plan.runs, new_file, self._memory)
+        else:
             changelog.since = max(changelog.since, since)
-        work = plan.begin(
-            changelog.contents,
-            changelog.begun,
-            changelog.since,
-            changelog.upper,
-            rule=changelog.rule,
-            new_file=partial(RunFile.make, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS),
-            memory=self._memory,
-        )
-        if work.begun is not None and changelog.begun is None:
-            changelog.begun = work.begun
-            changelog.records.begin(work.begun)
+            if begun is None:
+                first, last = (contents.bases.ranges[place] for place in plan.ranges)
+                # It knows all versions up to the newest, also those without rows.
+                begun = BegunFold(changelog.upper, int(plan.to_file), changelog.since, first.low, last.high)
+                changelog.begun = begun
+                changelog.records.begin(begun)
+            work = Fold(contents, begun, changelog.rule, new_file, self._memory)
         changelog.working.append(work)
         return work
 

@@ -45,11 +45,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flight_server.keys import unique
-from flight_server.memory import MemoryPool
-from flight_server.records import BegunFold
 
 from . import compaction
-from .compaction import Fold, NewFile, Rewrite, Work
 from .contents import Contents
 from .rules import Rule
 from .runs import MemoryRun, Question, Run
@@ -93,28 +90,6 @@ class Plan:
     def alone(self) -> bool:
         """Whether no other work may go on meanwhile: what is folded in memory are all rows that there are."""
         return self.ranges is not None and not self.to_file
-
-    def begin(
-        self,
-        contents: Contents,
-        begun: BegunFold | None,
-        since: int,
-        upper: int,
-        *,
-        rule: Rule,
-        new_file: NewFile,
-        memory: MemoryPool,
-    ) -> Work:
-        """The work. ``begun``: a fold that was not done to its end, and comes before any other. Else one folds up to
-        ``since``, and knows all versions up to ``upper``, also those without rows.
-        """
-        new = new_file if self.to_file else None
-        if self.ranges is None:
-            return Rewrite(contents, self.runs, new, memory)
-        if begun is None:
-            first, last = (contents.bases.ranges[place] for place in self.ranges)
-            begun = BegunFold(upper, int(self.to_file), since, first.low, last.high)
-        return Fold(contents, begun, rule, new, memory)
 
 
 class Amounts:
