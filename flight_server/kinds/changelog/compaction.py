@@ -21,7 +21,7 @@ from flight_server.records import BegunFold
 
 from . import views
 from .contents import Contents, Range, Source
-from .folding import added_up, in_pieces, left_by, pieces, rule_pieces
+from .folding import added_up, folded, in_pieces, pieces, rule_pieces
 from .rules import Rule
 from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates
 from .views import slice_end
@@ -126,12 +126,12 @@ class Fold(Work):
             if large:
                 self._end_range(low - 1)
                 whole = partial(rule_pieces, self.layout, parts, views.SLICE_BYTES, fold.upto)
-                for left in in_pieces(whole, self._rule.rounds, partial(left_by, fold, self._rule)):
+                for left in in_pieces(whole, self._rule.rounds, partial(folded, fold, self._rule)):
                     yield 0 if left is None else self._add(left)
                 self._end_range(low)
             else:
                 updates = Updates.joined(self.layout, parts)
-                self._add(left_by(fold, self._rule, updates))
+                self._add(folded(fold, self._rule, updates))
                 file = self._file
                 if file is not None and (file.rows >= RANGE_ROWS or file.size_bytes >= RANGE_BYTES):
                     self._end_range(high)

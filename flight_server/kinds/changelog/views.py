@@ -19,7 +19,7 @@ from flight_server.keys import Hashes, array_over, unique
 from flight_server.records import BegunFold
 
 from .contents import Contents, Source
-from .folding import PieceTotals, copies, deltas, in_pieces, kept_at, left_and_later, rule_pieces
+from .folding import PieceTotals, copies, folded, in_pieces, rule_pieces, shown
 from .rules import Kept, Rule
 from .runs import MAX_HASH, Layout, Updates
 
@@ -120,7 +120,7 @@ class View:
             if large:
                 return self.part(None, upto, ViewPart(low=low, pieces=self._large_key(low, None, upto)))
         updates = self._joined([run.between(low, high) for run in runs])
-        rows, left = copies(kept_at(updates, upto, self.rule), before.passed, step)
+        rows, left = copies(shown(updates, None, upto, self.rule), before.passed, step)
         return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
@@ -154,7 +154,7 @@ class View:
         return [run for run in self.runs if run.first_version <= version]
 
     def _deltas(self, updates: Updates, after: int, upto: int, low: int) -> ViewPart:
-        kept = deltas(updates, after, upto, self.rule)
+        kept = shown(updates, after, upto, self.rule)
         return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
 
     def _changed_part(
@@ -191,7 +191,7 @@ class View:
             return updates
         start = int(np.searchsorted(updates.hashes, np.uint64(begun.low), "left"))
         others = [updates.slice(0, start), updates.slice(start + len(inside), len(updates))]
-        return Updates.joined(self.layout, [left_and_later(begun, self.rule, inside), *others])
+        return Updates.joined(self.layout, [folded(begun, self.rule, inside), *others])
 
     def _deciding(self, runs: list[Source], after: int, upto: int) -> Iterator[tuple[Source, int | None]]:
         """Each run, with how many of its greatest updates of a key decide the rule's result at either version; None if
@@ -214,19 +214,18 @@ class View:
         def read_pieces() -> Iterator[Updates]:
             if begun is None or not begun.low <= hash_ <= begun.high:
                 return whole()
-            return filter(None, in_pieces(whole, rule.rounds, partial(left_and_later, begun, rule)))
+            return filter(None, in_pieces(whole, rule.rounds, partial(folded, begun, rule)))
 
-        def shown(piece: Updates, totals: PieceTotals | None) -> Kept:
-            if after is None:
-                return kept_at(piece, upto, rule, totals)
-            return deltas(piece, after, upto, rule, totals)
+        def shown_of(piece: Updates, totals: PieceTotals | None) -> Kept:
+            return shown(piece, after, upto, rule, totals)
 
-        for kept in in_pieces(read_pieces, rule.rounds, shown):
-            if kept is not None and after is not None:
+        for kept in in_pieces(read_pieces, rule.rounds, shown_of):
+            if kept is None:
+                continue
+            start, left = 0, after is None
+            if after is not None:
                 yield with_diffs(self.layout, kept.rows, kept.counts)
-            start, left = 0, kept is not None and after is None
             while left:
-                assert kept is not None
                 rows, left = copies(kept, start, self.slice_rows)
                 start += rows.num_rows
                 yield rows

@@ -3,6 +3,5 @@
 :func:`make_rule` gives the rule that a ``create`` declares.
 """
 
-from .making import make_rule
-from .ranked import Groups, Kept, KeyTotals
-from .rule import Rule
+from .ranked import Counts, Groups, Kept
+from .rule import Rule, make_rule

@@ -38,7 +38,11 @@ def test_rows_of_hashes_are_counted_once_in_files(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_bases_of_ranges_are_one_run() -> None:
-    parts = [Range(0, 4, 0, run_of([0, 1, 1, 3])), Range(5, 6), Range(7, MAX_HASH, 0, run_of([7, 7, MAX_HASH]))]
+    parts = [
+        Range(0, 4, 0, run_of([0, 1, 1, 3])),
+        Range(5, 6),
+        Range(7, MAX_HASH, 0, run_of([7, 7, MAX_HASH])),
+    ]
     bases = Bases(LAYOUT, tuple(parts))
     assert ([each.rows for each in parts], bases.rows) == ([4, 0, 3], 7)
     assert bases.between(0, MAX_HASH).hashes.tolist() == [0, 1, 1, 3, 7, 7, MAX_HASH]
