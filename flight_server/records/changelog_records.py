@@ -71,10 +71,12 @@ class RecordedRun(Protocol):
 
     keep: bool
     version: int | None
-    blocks: Sequence[Sequence[int]]
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def blocks(self) -> Sequence[Sequence[int]]: ...
 
 
 @dataclass(frozen=True)

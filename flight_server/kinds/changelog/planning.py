@@ -49,7 +49,7 @@ from flight_server.keys import unique
 from . import compaction
 from .contents import Contents
 from .rules import Rule
-from .runs import MemoryRun, Question, Run
+from .runs import Counts, MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
@@ -114,7 +114,7 @@ class Amounts:
             if rule.may_end_keys
             else None
         )
-        question = Question(bases.lows, bases.sinces, self.since, ends_keys)
+        question = Counts(bases.lows, bases.sinces, self.since, ends_keys)
         ending = []
         for run in self.contents.recent:
             counts = run.counts(question)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flight_server.frames import NO_DICTIONARIES, unpacked
-from flight_server.kinds.changelog.runs import Block, Damaged, Question, RunFile
+from flight_server.kinds.changelog.runs import Block, Counts, Damaged, RunFile
 from flight_server.memory import MemoryPool
 from flight_server.protocol import ObjectIndex, Piece, StoredPartition, dump_json
 from flight_server.protocol.checksums import crc32c
@@ -58,7 +58,7 @@ def read_run(directory: Path, data: bytes) -> None:
     run = RunFile.opened(run_folder(directory, MemoryPool(None)), latest(), "found.run", version, blocks)
     hashes = run.changed(-1, 1 << 40)
     run.ends()
-    run.counts(Question(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2))
+    run.counts(Counts(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2))
     run.between(0, (1 << 64) - 1)
     list(run.parts_of(np.unique(hashes)))
     run.below(1 << 63)

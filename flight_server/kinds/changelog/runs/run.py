@@ -5,7 +5,7 @@ block; those of a ``RunFile`` (``run_files``) are read from disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,14 +29,17 @@ class Damaged(Exception):
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Question:
-    """What of a run is counted, for each range of hashes, which begins at a low.
+@dataclass
+class Counts:
+    """How many rows there are of which kind in each range of hashes, which begins at a low.
 
     Args:
-        sinces: a row is alive if it is newer than that of its range,
-        upto: and old if it is not newer than this version beside that.
+        sinces: a row is ``alive`` if it is newer than that of its range,
+        upto: and ``old`` if it is not newer than this version beside that.
         ends_keys: which updates may end their keys, beside tombstones; None if none do.
+
+    ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old rows that end
+    keys; ``recount_at``: it is an earlier answer, and there is another one then (``time.monotonic``).
     """
 
     lows: Hashes
@@ -44,34 +47,25 @@ class Question:
     upto: int
     ends_keys: Callable[[Updates], Flags] | None = None
 
-
-class Counts:
-    """The answer. ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old
-    rows that end keys; ``recount_at``: it is an earlier one, and there is another one then (``time.monotonic``).
-    """
-
-    recount_at: float | None = None
-
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self.alive, self.old, self.retracting = (np.zeros(len(question.lows), np.int64) for _ in range(3))
+    def __post_init__(self) -> None:
+        self.alive, self.old, self.retracting = (np.zeros(len(self.lows), np.int64) for _ in range(3))
         self.ending: Hashes = np.zeros(0, np.uint64)
+        self.recount_at: float | None = None
 
     def add(self, updates: Updates) -> None:
         """Count these, too."""
-        question = self._question
-        starts = np.searchsorted(updates.hashes, question.lows, "left")
+        starts = np.searchsorted(updates.hashes, self.lows, "left")
         rows = np.diff(starts, append=len(updates))
         versions, diffs = updates.versions, updates.diffs
-        alive = versions > np.repeat(question.sinces, rows)
-        old = alive & (versions <= question.upto)
+        alive = versions > np.repeat(self.sinces, rows)
+        old = alive & (versions <= self.upto)
         self._sum(self.alive, alive, starts, rows)
         self._sum(self.old, old, starts, rows)
         if updates.retractions:
             self._sum(self.retracting, old & (diffs < 0) & (diffs != DELETE), starts, rows)
         ending = diffs == DELETE
-        if question.ends_keys is not None:
-            ending |= question.ends_keys(updates)
+        if self.ends_keys is not None:
+            ending |= self.ends_keys(updates)
         ending &= old
         if ending.any():
             self.ending = unique(self.ending, updates.hashes[ending])
@@ -170,9 +164,9 @@ class Run:
         """The least and the greatest hash; of a run without rows those of one that has every hash."""
         return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
 
-    def counts(self, question: Question) -> Counts:
-        """How many rows there are of which kind."""
-        counts = Counts(question)
+    def counts(self, question: Counts) -> Counts:
+        """The answer to an empty one."""
+        counts = replace(question)
         for number, block in enumerate(self.blocks):
             ends = np.array([block.low, block.high], np.uint64)
             place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()

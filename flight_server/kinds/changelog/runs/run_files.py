@@ -41,7 +41,7 @@ from flight_server.records import DiskTrouble, trouble_with
 from flight_server.storage import FileHeader, Folder, open_regular
 
 from .layout import Layout
-from .run import Block, Counts, Damaged, Question, Run, of_block, to_block
+from .run import Block, Counts, Damaged, Run, of_block, to_block
 from .updates import Updates
 
 BLOCK_ROWS = 32 << 10
@@ -92,7 +92,7 @@ class RunFile(Run):
         self._delete = folder.delete
         self._data: pa.Buffer | None = None
         self._checked: set[int] = set()
-        self._counted: tuple[Question, int, float, Counts] | None = None
+        self._counted: tuple[float, Counts] | None = None
         # The last ones, with their numbers; they refer to the mapping alone. Threads replace the whole tuple.
         self._decoded: tuple[tuple[int, Updates], ...] = ()
 
@@ -188,17 +188,18 @@ class RunFile(Run):
         self._sum_up([block._replace(first_version=version, last_version=version) for block in self.blocks])
         self._decoded = ()
 
-    def counts(self, question: Question) -> Counts:
+    def counts(self, question: Counts) -> Counts:
         """While only ``upto`` changes, a large file gives an earlier answer for some time (``recount_at``)."""
         upto = min(max(question.upto, self.first_version - 1), self.last_version)
-        known, now = self._counted, time.monotonic()
-        if known is not None and (known[1] == upto or now < known[2]):
-            ranges = ((each.lows, each.sinces) for each in (question, known[0]))
-            if all(map(np.array_equal, *ranges)):
-                known[3].recount_at = None if known[1] == upto else known[2]
-                return known[3]
+        now = time.monotonic()
+        if self._counted is not None:
+            recount_at, counts = self._counted
+            ranges = ((each.lows, each.sinces) for each in (question, counts))
+            if (counts.upto == upto or now < recount_at) and all(map(np.array_equal, *ranges)):
+                counts.recount_at = None if counts.upto == upto else recount_at
+                return counts
         counts = super().counts(replace(question, upto=upto))
-        self._counted = question, upto, now + self.rows * RECOUNT_SECONDS, counts
+        self._counted = now + self.rows * RECOUNT_SECONDS, counts
         return counts
 
     def _mapped(self) -> pa.Buffer:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import (
     MAX_HASH,
+    Counts,
     Damaged,
     Layout,
     MemoryRun,
-    Question,
     RunFile,
     Updates,
     run_files,
@@ -90,7 +90,7 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     lows = np.unique(np.append(some, np.uint64(0)))
     for since, version in ((0, 9), (after, upto), (9, 9)):
         sinces = np.full(len(lows), since)
-        question = Question(lows, sinces, version)
+        question = Counts(lows, sinces, version)
         in_memory, in_file = memory.counts(question), file.counts(question)
         for part, (low_, high_) in enumerate(
             zip(lows.tolist(), [*lows[1:].tolist(), MAX_HASH + 1], strict=True)
@@ -109,13 +109,13 @@ def test_a_file_that_was_just_counted_gives_that_answer_and_says_when_it_counts_
 ) -> None:
     file = written(tmp_path, with_hashes([(1, 1, 1), (5, 2, 1), (7, 3, 1)]))
     lows, since = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    first, again, later = (Question(lows, since, upto) for upto in (1, 2, 9))
+    first, again, later = (Counts(lows, since, upto) for upto in (1, 2, 9))
     monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 1000.0)
     assert (file.counts(first).old.tolist(), file.counts(first).recount_at) == ([1], None)
     stale = file.counts(again)
     assert stale.old.tolist() == [1]
     assert stale.recount_at is not None
-    dead = Question(lows, since + 2, 9)
+    dead = Counts(lows, since + 2, 9)
     assert (file.counts(dead).alive.tolist(), file.counts(dead).recount_at) == ([1], None)
     monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 0.0)
     assert file.counts(later).old.tolist() == [3]
