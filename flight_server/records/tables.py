@@ -204,6 +204,7 @@ RANGE = RecordTable(
         "low": "INTEGER NOT NULL",  # its first hash, less 2**63
         "since": "INTEGER NOT NULL",
         "base": "TEXT",
+        "block": "BLOB",  # of a base that is in no file
     },
     "PRIMARY KEY (dataset, low)",
 )
@@ -212,12 +213,11 @@ FOLD = RecordTable(
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "upto": "INTEGER NOT NULL",
-        "to_file": "INTEGER NOT NULL",
         "since": "INTEGER NOT NULL",
         "low": "INTEGER NOT NULL",  # as of a range
         "high": "INTEGER NOT NULL",
     },
-    "PRIMARY KEY (dataset, upto, to_file)",
+    "PRIMARY KEY (dataset, upto)",
 )
 HOLD = RecordTable(
     "hold",

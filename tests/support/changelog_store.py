@@ -150,9 +150,8 @@ class Engine:
         return self.store.compactor.start(changelog, plan, since)
 
     def begin_rewrite(self, runs: Sequence[Run], *, to_file: bool) -> Work:
-        """Begin to rewrite recent runs, all in memory or all files; in memory while there is a base."""
-        in_memory = any(isinstance(run, MemoryRun) for run in self.changelog.contents.bases.runs)
-        plan = Plan(runs=tuple(runs), to_file=to_file and not in_memory)
+        """Begin to rewrite recent runs, all in memory or all files."""
+        plan = Plan(runs=tuple(runs), to_file=to_file)
         return self.store.compactor.start(self.changelog, plan, 0)
 
     def publish(self, going: Work) -> None:

@@ -90,7 +90,7 @@ class Ranged:
             file = self._new_file()
             file.add(updates)
             return [file.finish()]
-        return [MemoryRun(updates, self.upper, self.upper, self._pool.empty())] if len(updates) else []
+        return [MemoryRun(updates, self._pool.empty())] if len(updates) else []
 
     def assert_keys(self, keys: list[int]) -> None:
         """Put a newer row of each of these keys, which may repeat."""
@@ -117,7 +117,7 @@ class Ranged:
             else:
                 self.since = self.horizon
                 first, last = (self.contents.bases.ranges[place] for place in plan.ranges)
-                begun = BegunFold(self.upper, int(plan.to_file), self.since, first.low, last.high)
+                begun = BegunFold(self.upper, self.since, first.low, last.high)
                 work = Fold(self.contents, begun, self.rule, new_file, self._pool)
             self.read_rows += sum(work.steps)
             self.contents = work.published(self.contents)
@@ -131,7 +131,7 @@ class Ranged:
     def _plan(self) -> Plan | None:
         amounts = Amounts(self.contents, self.horizon, self.rule)
         amounts.count()
-        memory, files = plans(amounts, 0, 0, short=False)
+        memory, files = plans(amounts, 0)
         if memory is not None or files is not None:
             return memory or files
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience

@@ -252,7 +252,8 @@ class Changelog:
 
     @property
     def disk_bytes(self) -> int:
-        return self.records.size_bytes + sum(run.size_bytes for run in self.contents.files)
+        bases = sum(len(each.block or b"") for each in self.contents.bases.ranges)
+        return self.records.size_bytes + bases + sum(run.size_bytes for run in self.contents.files)
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()

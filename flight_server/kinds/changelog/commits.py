@@ -204,7 +204,6 @@ class Commits:
                 StoredVersions(first, last, wall_time(now), block),
                 entries,
                 [file for write in group for file in write.files],
-                asks=changelog.rule.any_update_counts or any(write.removes for write in group),
                 of_kept=OF_KEPT_FOR_DELETES if all(write.only_removes for write in group) else 0.0,
                 then=lambda: self._made(changelog, group, updates, now),
             )
@@ -233,7 +232,7 @@ class Commits:
         first, last = changelog.upper + 1, changelog.upper + len(group)
         runs: list[Run] = [file for write in group for file in write.files]
         if len(updates):
-            runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
+            runs.append(MemoryRun(updates, self.memory.reserve(updates.size_bytes)))
         forgotten: dict[str, int] = {}
         for version, write in enumerate(group, first):
             if (transaction := write.transaction) is not None:

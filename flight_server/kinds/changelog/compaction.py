@@ -23,7 +23,7 @@ from . import views
 from .contents import Contents, Range, Source
 from .folding import added_up, folded, in_pieces, pieces, rule_pieces
 from .rules import Rule
-from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates
+from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates, of_block, to_block
 from .views import slice_end
 
 RANGE_ROWS = 64 << 10
@@ -34,8 +34,7 @@ NewFile = Callable[[], RunFile]
 
 def range_rows(contents: Contents) -> int:
     """How many rows a range is to have: fewer if they are large."""
-    size_bytes = contents.bases.size_bytes + sum(run.size_bytes for run in contents.recent)
-    return min(RANGE_ROWS, RANGE_BYTES * contents.rows // max(1, size_bytes))
+    return min(RANGE_ROWS, RANGE_BYTES * contents.rows // max(1, contents.size_bytes))
 
 
 class Work:
@@ -67,11 +66,6 @@ class Work:
         self._file: RunFile | None = None
         self._parts: list[Updates] = []
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other work goes on meanwhile: what is folded in memory are all rows that there are."""
-        return self.begun is not None and not self.to_file
-
     def close(self) -> None:
         """Give it up."""
         self.steps.close()
@@ -92,14 +86,12 @@ class Work:
             self._file = self._file or self._new_file()
             self._file.add(updates)
 
-    def _written(self, first_version: int, last_version: int) -> Run | None:
-        """What was written; None if nothing was. It stands for all rows of these versions, also for those that went:
-        what made them garbage stays in the records as long as they do.
-        """
+    def _written(self) -> Run | None:
+        """What was written; None if nothing was."""
         if self._new_file is None:
             updates = Updates.in_order(self.layout, self._parts)
             room = self._memory.reserve(updates.size_bytes)
-            return MemoryRun(updates, first_version, last_version, room) if len(updates) else None
+            return MemoryRun(updates, room) if len(updates) else None
         file, self._file = self._file, None
         return None if file is None else file.finish()
 
@@ -146,8 +138,11 @@ class Fold(Work):
     def _end_range(self, high: int) -> None:
         """The range ends at this hash, unless it is in memory and others follow."""
         if self._next <= high and (self.to_file or high == self._fold.high):
-            base = self._written(0, self._fold.since)
-            self._made.append(Range(self._next, high, self._fold.since, base))
+            base, block = self._written(), None
+            if isinstance(base, MemoryRun):
+                block = to_block(base.updates).to_pybytes()
+                base.updates = of_block(self.layout, block)  # which has no memory beside
+            self._made.append(Range(self._next, high, self._fold.since, base, block))
             self._next = high + 1
 
     def published(self, contents: Contents) -> Contents:
@@ -179,8 +174,7 @@ class Rewrite(Work):
                 self._write(added_up(updates))
                 yield len(updates)
             low = high + 1
-        first = min((run.first_version for run in self._runs), default=0)
-        self._result = self._written(first, max((run.last_version for run in self._runs), default=0))
+        self._result = self._written()
 
     def published(self, contents: Contents) -> Contents:
         runs, self._runs = self._runs, []

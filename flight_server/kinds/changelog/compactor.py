@@ -5,8 +5,7 @@ without new input until nothing is left to fold.
 
 At once
     Two duties take the changelogs that are due, one after the other, and do the next slice of each work that no other
-    one does. A changelog has at most one work on its runs in memory and one on its files; a fold in memory goes on
-    alone.
+    one does. A changelog has at most one rewrite of runs in memory, and one fold or rewrite of files.
 
 Few rows
     Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each.
@@ -42,7 +41,6 @@ from flight_server.records import BegunFold, DiskTrouble, RecordGone, StoredRang
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Rewrite, Work
-from .contents import Range
 from .planning import Amounts, Plan, few_runs, plan_left_over, plans
 from .runs import Damaged, MemoryRun, RunFile
 
@@ -168,7 +166,7 @@ class Compactor:
 
     async def _begin(self, changelog: Changelog) -> None:
         going = changelog.working
-        if changelog in self._planning or len(going) == 2 or any(each.alone for each in going):
+        if changelog in self._planning or len(going) == 2:
             return
         if not (
             changelog.contents.recent
@@ -179,7 +177,9 @@ class Compactor:
         now = time.monotonic()
         self._planning.add(changelog)
         try:
-            amounts = Amounts(changelog.contents, changelog.advanced_since(now), changelog.rule)
+            short = self._memory.available_bytes == 0 or self._memory.waiting > 0
+            since = changelog.advanced_since(now)
+            amounts = Amounts(changelog.contents, since, changelog.rule, short=short)
             if amounts.contents.files:
                 await in_thread(self._threads, amounts.count)
             else:
@@ -193,30 +193,24 @@ class Compactor:
     def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
         going = changelog.working
         contents, counted = changelog.contents, amounts.contents
-        replaced = contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent)
-        # Other work was published meanwhile, or the changelog is closed; or what would be folded in memory has a file.
-        if replaced or (contents.files and not counted.files):
-            self.poke(changelog)
+        if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
+            self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
         self._look_at(changelog, amounts.recount_at)
-        short = self._memory.available_bytes == 0 or self._memory.waiting > 0
         memory: Plan | None = None
         files: Plan | None = None
         full = changelog.full_until > now
         if full and not going:
             files = amounts.fold(idle=True)
         if not full:
-            records = changelog.records
-            memory, files = plans(amounts, records.size_bytes, len(records.folds), short=short)
+            memory, files = plans(amounts, changelog.records.size_bytes)
             # Readers see the keys of a begun fold as folded, so the duty ends that before it begins planned work.
             files = files if changelog.begun is None else Plan((0, 0))
-            if files is None and not going and not (memory is not None and amounts.of_memory):
+            if files is None and not going:
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             # Two works on the same runs would both put their rows there.
-            if plan is not None and not any(
-                each.alone or plan.alone or each.in_memory == plan.in_memory for each in going
-            ):
+            if plan is not None and not any(each.in_memory == plan.in_memory for each in going):
                 self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
     def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> Plan | None:
@@ -255,7 +249,7 @@ class Compactor:
             if begun is None:
                 first, last = (contents.bases.ranges[place] for place in plan.ranges)
                 # It knows all versions up to the newest, also those without rows.
-                begun = BegunFold(changelog.upper, int(plan.to_file), changelog.since, first.low, last.high)
+                begun = BegunFold(changelog.upper, changelog.since, first.low, last.high)
                 changelog.begun = begun
                 changelog.records.begin(begun)
             work = Fold(contents, begun, changelog.rule, new_file, self._memory)
@@ -282,13 +276,22 @@ class Compactor:
                 if work.begun is not None:
                     changelog.begun = None
 
-            if work.to_file:
-                in_memory = [run.first_version for run in contents.runs if isinstance(run, MemoryRun)]
+            if work.to_file or work.begun is not None:
+                in_memory = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
                 await changelog.records.publish(
                     contents.files,
-                    [_stored(each) for each in contents.bases.ranges],
+                    [
+                        StoredRange(
+                            each.low,
+                            each.since,
+                            each.base.name if isinstance(each.base, RunFile) else None,
+                            each.block,
+                        )
+                        for each in contents.bases.ranges
+                    ],
                     changelog.since,
-                    min(in_memory, default=changelog.upper + 1) - 1,
+                    # What is older than all ranges' is in their bases.
+                    max(min(in_memory, default=changelog.upper + 1) - 1, int(contents.bases.sinces.min())),
                     folded=work.begun is not None,
                     then=replace,
                 )
@@ -312,10 +315,3 @@ class Compactor:
             self._entered += 1
             heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
             self._wake.set()
-
-
-def _stored(each: Range) -> StoredRange:
-    """The records of a base in memory are the rows that were put, and the fold."""
-    if isinstance(each.base, MemoryRun):
-        return StoredRange(each.low, 0, None)
-    return StoredRange(each.low, each.since, None if each.base is None else each.base.name)

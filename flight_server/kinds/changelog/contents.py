@@ -5,7 +5,7 @@ them reads on while commits, folds and rewrites make others and delete files.
 
 Ranges
     The hashes of keys are cut into ranges, without gaps. A range has one *base*, a run that stands for all of its
-    updates up to the version ``since``: a file or, while all rows are few and in memory, in memory.
+    updates up to the version ``since``: a file or, of a small changelog, in memory, and in the records.
 
 Recent runs
     They have all updates above the ``since`` of their range, in no order; a run spans any ranges. Rows that a base
@@ -36,12 +36,14 @@ class Range:
     Args:
         since: the version up to which ``base`` has all updates.
         base: None if it has no rows of them.
+        block: the rows of a base in memory, for the records.
     """
 
     low: int = 0
     high: int = MAX_HASH
     since: int = 0
     base: Run | None = None
+    block: bytes | None = None
 
     @property
     def rows(self) -> int:
@@ -152,6 +154,10 @@ class Contents:
     def rows(self) -> int:
         """With dead ones."""
         return self.bases.rows + sum(run.rows for run in self.recent)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.bases.size_bytes + sum(run.size_bytes for run in self.recent)
 
     def old_rows(self, since: int) -> int:
         """About how many rows a fold up to ``since`` would find old (``planning``), as if each run had equally many of

@@ -30,9 +30,9 @@ Rewrites
     that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
-    While all rows are in memory, and few, they are folded there. Runs in memory go to files (first the base, by a fold)
-    when they are large, when the records have many bytes of rows that no file has (fewer, if nothing is put any more)
-    or many folds, or when memory is short.
+    While all rows are few, and memory is not short, the base of all is in memory. Recent runs in memory become one file
+    when they are large, when the records have many bytes of rows that no file has (fewer, if nothing is put any more),
+    or when memory is short.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from .runs import Counts, MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
-MEMORY_FOLD_ROWS = 1 << 10
+MEMORY_FOLD_ROWS = 4 << 10
 FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
+BASE_BYTES = 1 << 20
+"""A base in memory is at most so large, because each fold writes it to the records."""
 RECORDS_BYTES = 8 << 20
-RECORDS_FOLDS = 64
-"""A start repeats so many folds in memory at most, each in about a millisecond or as its rows take."""
 QUIET_RECORDS_BYTES = 256 << 10
 """So many if nothing is put any more."""
 FEW_ROWS = 256
@@ -86,18 +86,16 @@ class Plan:
         """Whether it is a rewrite of runs in memory."""
         return self.ranges is None and all(isinstance(run, MemoryRun) for run in self.runs)
 
-    @property
-    def alone(self) -> bool:
-        """Whether no other work may go on meanwhile: what is folded in memory are all rows that there are."""
-        return self.ranges is not None and not self.to_file
-
 
 class Amounts:
-    """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far."""
+    """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far;
+    ``short``: memory is short.
+    """
 
-    def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
+    def __init__(self, contents: Contents, since: int, rule: Rule, *, short: bool = False) -> None:
         self.contents = contents
         self.since = since
+        self.short = short
         self._rule = rule
         self.base = contents.bases.range_rows
         self.alive = np.zeros_like(self.base)
@@ -139,9 +137,9 @@ class Amounts:
 
     @property
     def of_memory(self) -> bool:
-        """Whether a fold takes place in memory."""
-        rows = int(self.base.sum() + self.alive.sum())
-        return rows <= MEMORY_ROWS and all(isinstance(run, MemoryRun) for run in self.contents.runs)
+        """Whether the base of all rows may be in memory."""
+        rows, size_bytes = int(self.base.sum() + self.alive.sum()), self.contents.size_bytes
+        return not self.short and rows <= MEMORY_ROWS and size_bytes <= BASE_BYTES
 
     def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
         """The next fold, if one is due. ``waited``: the version up to which old rows have waited; ``idle``: nothing has
@@ -173,34 +171,21 @@ class Amounts:
         return Plan((first, last), cost_rows=total + beside)
 
 
-def plans(
-    amounts: Amounts, records_bytes: int, folds: int, *, short: bool
-) -> tuple[Plan | None, Plan | None]:
+def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | None]:
     """The next work on runs in memory; and the next fold, or work on files. ``records_bytes``: of the rows that no file
-    has; ``folds``: in memory that the records have; ``short``: memory is short.
+    has.
     """
     runs, fold = amounts.in_memory, amounts.fold()
-    in_memory = [run for run in amounts.contents.runs if isinstance(run, MemoryRun)]
-    rows = sum(amounts.alive_of.get(run, run.rows) for run in in_memory)
-    size_bytes = sum(run.size_bytes for run in in_memory)
-    large = size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and (fold is None or fold.to_file))
-    if records_bytes > RECORDS_BYTES or folds > RECORDS_FOLDS or (in_memory and (short or large)):
-        to_files = plan_to_files(amounts)
-        return (to_files, None) if to_files.in_memory else (None, to_files)
-    if fold is not None and not fold.to_file:
-        return None, fold
-    memory = _rewrite(runs, amounts.alive_of, 0)
+    large = sum(run.rows for run in runs) > MEMORY_ROWS or sum(run.size_bytes for run in runs) > MEMORY_BYTES
+    if records_bytes > RECORDS_BYTES or (runs and (amounts.short or large)):
+        memory: Plan | None = Plan(runs=runs)
+    else:
+        memory = _rewrite(runs, amounts.alive_of, 0)
+    if amounts.short and any(isinstance(run, MemoryRun) for run in amounts.contents.bases.runs):
+        return memory, Plan((0, 0))
     if fold is not None and len(amounts.files) <= MANY_FILES:
         return memory, fold
     return memory, _rewrite(amounts.files, amounts.alive_of, FILE_ROWS) or fold
-
-
-def plan_to_files(amounts: Amounts) -> Plan:
-    """What takes rows from memory."""
-    bases = amounts.contents.bases
-    if any(isinstance(run, MemoryRun) for run in bases.runs):
-        return Plan((0, len(bases.ranges) - 1))
-    return Plan(runs=amounts.in_memory)
 
 
 def few_runs(contents: Contents) -> list[Run]:
@@ -234,7 +219,7 @@ def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: b
     """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`, :func:`plans`."""
     plan = amounts.fold(waited=waited, idle=idle) or _rewrite(amounts.files, amounts.alive_of, 0)
     if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
-        plan = plan_to_files(amounts)
+        plan = Plan(runs=amounts.in_memory)
     return plan
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 import base64
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -59,6 +58,7 @@ from flight_server.records import (
     RecordGone,
     StoredChangelog,
     StoredRange,
+    StoredVersions,
     changelogs,
 )
 from flight_server.storage import FileHeader, NotAFile
@@ -75,11 +75,10 @@ from .commits import Commits
 from .compactor import DUTIES, Compactor
 from .contents import Bases, Contents, Range
 from .emitting import Emitter
-from .folding import compacted
 from .holds import MAX_LAPSED
 from .reads import ChangelogRead, ChangelogReads
-from .rules import Rule, make_rule
-from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
+from .rules import make_rule
+from .runs import MAX_HASH, Damaged, Layout, MemoryRun, Run, RunFile, RunFolder, Updates, of_block
 from .timeline import Timeline, past_time, wall_time
 from .writes import ChangelogSink, ChangelogWrite, VersionAppends
 
@@ -589,10 +588,9 @@ def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
     for fold in stored.folds:
         if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
             raise Damaged("a fold of it cannot have begun")
-        if fold.to_file:
-            changelog.begun = fold
-    contents = _contents(changelog.layout, stored.ranges, files)
-    changelog.contents = _in_memory(store, contents, stored, changelog.rule)
+        changelog.begun = fold
+    contents = _contents(changelog.layout, stored.ranges, files, store.memory)
+    changelog.contents = contents.committed(_in_memory(contents.bases, stored.versions, store.memory))
     return changelog
 
 
@@ -603,7 +601,9 @@ def _file(changelog: Changelog, name: str, version: int | None, blocks: list[lis
         raise Damaged(f"{name!r} is missing") from None
 
 
-def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -> Contents:
+def _contents(
+    layout: Layout, ranges: list[StoredRange], files: list[RunFile], memory: MemoryPool
+) -> Contents:
     if not ranges:
         return Contents.empty(layout).committed(files)
     if ranges[0].low != 0:
@@ -612,38 +612,27 @@ def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -
     restored = []
     for each, following in zip_longest(ranges, ranges[1:]):
         high = MAX_HASH if following is None else following.low - 1
-        base = None if each.base is None else runs.pop(each.base, None)
-        if base is None and each.base is not None:
-            raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
-        restored.append(Range(each.low, high, each.since, base))
+        base: Run | None = None
+        if each.base is not None:
+            base = runs.pop(each.base, None)
+            if base is None:
+                raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
+        elif each.block is not None:
+            base = MemoryRun(of_block(layout, each.block), memory.empty())
+        restored.append(Range(each.low, high, each.since, base, each.block))
     return Contents(Bases(layout, tuple(restored)), tuple(runs.values()))
 
 
-def _in_memory(store: ChangelogKind, contents: Contents, stored: StoredChangelog, rule: Rule) -> Contents:
-    """With the versions that no file has, as the folds in memory have left them."""
-    bases, waiting = contents.bases, deque(stored.versions)
-    folds = [fold for fold in stored.folds if not fold.to_file]
+def _in_memory(bases: Bases, versions: list[StoredVersions], memory: MemoryPool) -> list[Run]:
+    """The versions that no file has."""
     parts: list[Updates] = []
-    for fold in folds:
-        while waiting and waiting[0].last <= fold.upto:
-            parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
-        parts = [compacted(Updates.joined(bases.layout, parts), fold.since, rule)]
-    since = folds[-1].since if folds else 0
-    if since > bases.last_version:
-        old = parts[0].where(parts[0].versions <= since)
-        base = MemoryRun(old, 0, since, store.memory.empty()) if len(old) else None
-        contents = replace(contents, bases=Bases(bases.layout, (Range(since=since, base=base),)))
-        parts = [parts[0].where(parts[0].versions > since)]
-    recent = []
-    while parts or waiting:
-        while waiting and sum(map(len, parts)) < JOINED_ROWS:
-            parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
-        updates = Updates.joined(bases.layout, parts)
-        parts = []
-        if len(updates):
-            versions = updates.versions
-            recent.append(MemoryRun(updates, int(versions.min()), int(versions.max()), store.memory.empty()))
-    return contents.committed(recent)
+    runs: list[Run] = []
+    for number, stored in enumerate(versions, 1):
+        parts.append(bases.alive(of_block(bases.layout, stored.block)))
+        if number == len(versions) or sum(map(len, parts)) >= JOINED_ROWS:
+            updates, parts = Updates.joined(bases.layout, parts), []
+            runs += [MemoryRun(updates, memory.empty())] if len(updates) else []
+    return runs
 
 
 def _timeline(stored: StoredChangelog) -> Timeline:

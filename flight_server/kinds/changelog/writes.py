@@ -185,17 +185,9 @@ class ChangelogWrite:
     # What ``commits`` asks it, and tells it
 
     @property
-    def _parts(self) -> list[RunFile | Updates]:
-        return [*self.files, *([] if self.updates is None else [self.updates])]
-
-    @property
-    def removes(self) -> bool:
-        """Whether it has retractions or deletes."""
-        return any(part.retractions or part.tombstones for part in self._parts)
-
-    @property
     def only_removes(self) -> bool:
-        return all(part.only_removes for part in self._parts)
+        parts: list[RunFile | Updates] = [*self.files, *([] if self.updates is None else [self.updates])]
+        return all(part.only_removes for part in parts)
 
     @property
     def memory_rows(self) -> int:

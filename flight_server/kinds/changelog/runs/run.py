@@ -264,21 +264,14 @@ class Run:
 
 
 class MemoryRun(Run):
-    """A run in memory.
+    """A run in memory. ``room`` counts its bytes."""
 
-    Args:
-        first_version, last_version: of the versions that it stands for, also of those without rows.
-        room: counts its bytes.
-    """
-
-    def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
+    def __init__(self, updates: Updates, room: Reservation) -> None:
         self.updates = updates
         self._room = room
         super().__init__(
             updates.layout, [Block.of(updates, 0, updates.size_bytes, 0)] if len(updates) else []
         )
-        self.first_version = first_version
-        self.last_version = last_version
 
     def block(self, number: int) -> Updates:
         del number

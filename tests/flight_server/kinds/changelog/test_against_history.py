@@ -168,16 +168,14 @@ class History(RuleBasedStateMachine):
     def kinds(self) -> list[str]:
         """What work may begin beside the work that goes on."""
         contents, going = self.engine.changelog.contents, self.engine.changelog.working
-        if any(each.alone for each in going) or len(going) == 2:
+        if len(going) == 2:
             return []
         in_memory = [_is_memory(run) for run in contents.recent]
         found = []
         if not any(each.in_memory for each in going):
             found += ["rewrite in memory", "to a file"] if any(in_memory) else []
         if all(each.in_memory for each in going):
-            found += ["fold", *(["rewrite files"] if not all(in_memory) else [])]
-        if not going and all(map(_is_memory, contents.runs)):
-            found.append("fold in memory")
+            found += ["fold", "fold in memory", *(["rewrite files"] if not all(in_memory) else [])]
         return found
 
     @precondition(lambda self: self.kinds())

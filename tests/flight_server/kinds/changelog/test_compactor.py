@@ -241,23 +241,3 @@ def test_a_fold_in_memory_has_all_commits_that_it_says_to_know(
             engine.publish(going)
         assert {version: engine.snapshot(version) for version in before} == before
         assert held is None or before[3] == {(0, 1): 1}
-
-
-@pytest.mark.parametrize(("retracts", "most"), [(False, 1), (True, 3 + 2)])
-def test_the_records_have_few_folds_in_memory(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, retracts: bool, most: int
-) -> None:
-    """One stands for all, unless a retraction was put in between."""
-    monkeypatch.setattr(planning, "RECORDS_FOLDS", 3)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        folds = []
-        for number in range(30):
-            put(engine, range(3), number)
-            if retracts and number:
-                put(engine, range(1), number - 1, -1)
-            pass_time(engine, clock, 3.0)
-            folds.append(len(engine.changelog.records.folds))
-        assert most - 2 <= max(folds) <= most
-        shown = engine.snapshot(engine.changelog.upper)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        assert engine.snapshot(engine.changelog.upper) == shown

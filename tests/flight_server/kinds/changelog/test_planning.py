@@ -306,10 +306,11 @@ def test_memory_goes_to_a_file_when_it_is_short_or_the_records_have_much(
     of = Ranged(directory, 1.0)
     for _ in range(2):
         of.assert_keys([1, 2])
-    amounts = Amounts(of.contents, 0, of.rule)
-    amounts.count()
-    assert plans(amounts, 0, 0, short=False) == (None, None)
-    found, _ = plans(amounts, records_bytes, 0, short=short)
+    for is_short in (False, short):
+        amounts = Amounts(of.contents, 0, of.rule, short=is_short)
+        amounts.count()
+        assert is_short or plans(amounts, 0) == (None, None)
+    found, _ = plans(amounts, records_bytes)
     assert found is not None
     assert (found.runs, found.to_file) == (of.contents.recent, True)
     assert all(isinstance(run, MemoryRun) for run in found.runs)
