@@ -136,7 +136,7 @@ class Ranged:
             return memory or files
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
         self._waited.look(amounts.since, self.now, self.patience)
-        plan = plan_left_over(amounts, self._waited.upto, 0, idle=idle)
+        plan = plan_left_over(amounts, self._waited.upto, idle=idle)
         if plan is None or self.now < self._slow_at:
             return None
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS

@@ -168,11 +168,7 @@ class Compactor:
         going = changelog.working
         if changelog in self._planning or len(going) == 2:
             return
-        if not (
-            changelog.contents.recent
-            or changelog.begun is not None
-            or changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
-        ):
+        if not (changelog.contents.recent or changelog.begun or changelog.records.size_bytes):
             return
         now = time.monotonic()
         self._planning.add(changelog)
@@ -224,15 +220,15 @@ class Compactor:
             changelog.upper if held is None else held
         ):
             self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
-        waited, records_bytes = changelog.waited, changelog.records.size_bytes
+        waited = changelog.waited
         waited.look(amounts.since, now, patience)
-        plan = plan_left_over(amounts, waited.upto, records_bytes, idle=idle_at <= now)
+        plan = plan_left_over(amounts, waited.upto, idle=idle_at <= now)
         if plan is not None and self._slow_at <= now:
             self._slow_at = now + plan.cost_rows / SLOW_ROWS
             return plan
         if plan is not None:
             self._look_at(changelog, self._slow_at)
-        elif amounts.old.any() or records_bytes > planning.QUIET_RECORDS_BYTES:
+        elif amounts.old.any():
             self._look_at(changelog, max(min(waited.next_at, idle_at), now + TICK_SECONDS))
         return None
 

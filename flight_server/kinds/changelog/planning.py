@@ -31,8 +31,7 @@ Rewrites
 
 Memory and files
     While all rows are few, and memory is not short, the base of all is in memory. Recent runs in memory become one file
-    when they are large, when the records have many bytes of rows that no file has (fewer, if nothing is put any more),
-    or when memory is short.
+    when they are large, when the records have many bytes of rows that no base and no file has, or when memory is short.
 """
 
 from __future__ import annotations
@@ -60,8 +59,6 @@ MEMORY_BYTES = 8 << 20
 BASE_BYTES = 1 << 20
 """A base in memory is at most so large, because each fold writes it to the records."""
 RECORDS_BYTES = 8 << 20
-QUIET_RECORDS_BYTES = 256 << 10
-"""So many if nothing is put any more."""
 FEW_ROWS = 256
 FEW_BYTES = 64 << 10
 MANY_FILES = 24
@@ -172,12 +169,12 @@ class Amounts:
 
 
 def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | None]:
-    """The next work on runs in memory; and the next fold, or work on files. ``records_bytes``: of the rows that no file
-    has.
+    """The next work on runs in memory; and the next fold, or work on files. ``records_bytes``: of rows that no base
+    and no file has.
     """
     runs, fold = amounts.in_memory, amounts.fold()
     large = sum(run.rows for run in runs) > MEMORY_ROWS or sum(run.size_bytes for run in runs) > MEMORY_BYTES
-    if records_bytes > RECORDS_BYTES or (runs and (amounts.short or large)):
+    if records_bytes > (RECORDS_BYTES if runs else 0) or (runs and (amounts.short or large)):
         memory: Plan | None = Plan(runs=runs)
     else:
         memory = _rewrite(runs, amounts.alive_of, 0)
@@ -215,12 +212,9 @@ class Waited:
             self.next_at, self.upto, self._next = now + patience, self._next, since
 
 
-def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: bool) -> Plan | None:
-    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`, :func:`plans`."""
-    plan = amounts.fold(waited=waited, idle=idle) or _rewrite(amounts.files, amounts.alive_of, 0)
-    if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
-        plan = Plan(runs=amounts.in_memory)
-    return plan
+def plan_left_over(amounts: Amounts, waited: int, *, idle: bool) -> Plan | None:
+    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`."""
+    return amounts.fold(waited=waited, idle=idle) or _rewrite(amounts.files, amounts.alive_of, 0)
 
 
 def _rewrite(runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int) -> Plan | None:

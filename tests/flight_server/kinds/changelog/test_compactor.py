@@ -112,7 +112,6 @@ def test_a_burst_in_files_is_compacted_while_rows_trickle_in_and_after_a_restart
 def test_a_quiet_changelog_is_small_on_disk_and_after_a_restart(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "QUIET_RECORDS_BYTES", 4 << 10)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         for number in range(50):
             put(engine, range(1), number)
@@ -204,7 +203,7 @@ def test_quiet_rows_become_one_file_also_while_memory_is_short(tmp_path: Path, c
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         put(engine, range(20_000), 1)
         shown = engine.snapshot(1)
-        assert engine.changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
+        assert engine.changelog.records.size_bytes > planning.BASE_BYTES // 4
         engine.changelog.wake()
         pass_time(engine, clock, 0.1)
         room = engine.store.memory.reserve(engine.store.memory.limit_bytes or 0)  # of other changelogs
