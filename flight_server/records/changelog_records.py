@@ -397,6 +397,7 @@ class ChangelogRecords:
             self._name([])
             self._blocks.clear()
             self.size_bytes = 0
+            self._bases.free()
 
     async def _change(self, change: Callable[[_Rows], None], then: Callable[[], None]) -> None:
         is_there = True
