@@ -109,14 +109,11 @@ def test_a_burst_in_files_is_compacted_while_rows_trickle_in_and_after_a_restart
         assert engine.changelog.rows == 120
 
 
-def test_a_quiet_changelog_is_small_on_disk_and_after_a_restart(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quiet_changelog_is_small_on_disk_and_after_a_restart(tmp_path: Path, clock: Clock) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         for number in range(50):
             put(engine, range(1), number)
             pass_time(engine, clock, 0.1)
-        assert engine.changelog.records.size_bytes > 10 << 10
         pass_time(engine, clock, 30.0)
         assert (engine.changelog.rows, engine.changelog.records.size_bytes) == (1, 0)
         assert engine.changelog.disk_bytes < 2 << 10

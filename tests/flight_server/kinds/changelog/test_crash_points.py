@@ -203,7 +203,6 @@ def test_deleted_rows_do_not_come_back_after_a_crash_between_two_steps_of_a_fold
     engine.publish(engine.begin_fold(3, to_file=False))
     engine.commit(rows(16, 60, 1))  # in run files
     engine.publish(engine.begin_fold(4, to_file=True))
-    assert any(isinstance(run, MemoryRun) for run in engine.changelog.contents.recent), "the rest's"
     shown = engine.snapshot(4)
     assert len(shown) == 61
     shutil.copytree(first, second)
@@ -228,8 +227,7 @@ def test_halves_of_pairs_do_not_come_back_after_two_folds_in_memory_and_a_crash(
             engine.publish(engine.begin_fold(3, to_file=False))
     engine.publish(engine.begin_fold(4, to_file=False))
     engine.commit([((f"late {number}", 1, "send", 0), 1) for number in range(60)])  # in run files
-    engine.publish(engine.begin_fold(5, to_file=True))  # of the first keys alone
-    assert any(isinstance(run, MemoryRun) for run in engine.changelog.contents.recent), "the rest's"
+    engine.publish(engine.begin_fold(5, to_file=True))
     shown = engine.snapshot(5)
     assert len(shown) == 62
     shutil.copytree(first, second)
