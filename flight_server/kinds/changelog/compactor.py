@@ -36,7 +36,7 @@ import structlog
 from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.records import BegunFold, DiskTrouble, RecordGone, StoredRange
+from flight_server.records import BegunFold, DiskTrouble, RecordGone
 
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
@@ -176,10 +176,7 @@ class Compactor:
             short = self._memory.available_bytes == 0 or self._memory.waiting > 0
             since = changelog.advanced_since(now)
             amounts = Amounts(changelog.contents, since, changelog.rule, short=short)
-            if amounts.contents.files:
-                await in_thread(self._threads, amounts.count)
-            else:
-                amounts.count()
+            await in_thread(self._threads, amounts.count)
             # In the turn no commit is written: the next one brings along what began before it.
             async with changelog.turn:
                 self._begin_counted(changelog, amounts, now)
@@ -187,18 +184,14 @@ class Compactor:
             self._planning.discard(changelog)
 
     def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
-        going = changelog.working
-        contents, counted = changelog.contents, amounts.contents
+        going, contents, counted = changelog.working, changelog.contents, amounts.contents
         if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
         self._look_at(changelog, amounts.recount_at)
-        memory: Plan | None = None
-        files: Plan | None = None
-        full = changelog.full_until > now
-        if full and not going:
-            files = amounts.fold(idle=True)
-        if not full:
+        if changelog.full_until > now:
+            memory, files = None, None if going else amounts.fold(idle=True)
+        else:
             memory, files = plans(amounts, changelog.records.size_bytes)
             # Readers see the keys of a begun fold as folded, so the duty ends that before it begins planned work.
             files = files if changelog.begun is None else Plan((0, 0))
@@ -276,15 +269,7 @@ class Compactor:
                 in_memory = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
                 await changelog.records.publish(
                     contents.files,
-                    [
-                        StoredRange(
-                            each.low,
-                            each.since,
-                            each.base.name if isinstance(each.base, RunFile) else None,
-                            each.block,
-                        )
-                        for each in contents.bases.ranges
-                    ],
+                    [each.stored for each in contents.bases.ranges],
                     changelog.since,
                     # What is older than all ranges' is in their bases.
                     max(min(in_memory, default=changelog.upper + 1) - 1, int(contents.bases.sinces.min())),

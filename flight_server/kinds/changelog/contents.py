@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flight_server.keys import Hashes
+from flight_server.records import StoredRange
 
 from .runs import MAX_HASH, Layout, Run, RunFile, Updates
 
@@ -48,6 +49,11 @@ class Range:
     @property
     def rows(self) -> int:
         return 0 if self.base is None else self.base.rows
+
+    @property
+    def stored(self) -> StoredRange:
+        name = self.base.name if isinstance(self.base, RunFile) else None
+        return StoredRange(self.low, self.since, name, self.block)
 
 
 class Bases(Run):
