@@ -29,7 +29,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -38,16 +37,14 @@ from flight_server.memory import MemoryPool, reserve
 from flight_server.protocol import (
     FlightShuffleError,
     OutOfBudget,
+    Transaction,
     Unavailable,
 )
 from flight_server.records import DiskTrouble, RecordGone, StoredVersions
 
 from .changelog import OF_KEPT_FOR_DELETES, Changelog, ChangelogState
-from .runs import MemoryRun, Run, Updates, to_block
+from .runs import MemoryRun, Run, RunFile, Updates, to_block
 from .timeline import wall_time
-
-if TYPE_CHECKING:
-    from .writes import ChangelogWrite
 
 GROUP_ROWS = 64 << 10
 MAX_RUNS = 256
@@ -59,6 +56,43 @@ long to begin."""
 
 _REMEDY = "write it again"
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
+
+
+class PendingCommit:
+    """One commit: ``updates``, whose versions are not set yet, and ``files`` have its rows."""
+
+    def __init__(self, changelog: Changelog) -> None:
+        self.changelog = changelog
+        self.updates: Updates | None = None
+        self.files: list[RunFile] = []
+        self.transaction: Transaction | None = None
+        self.version: asyncio.Future[int] | None = None  # while it waits, or is written
+
+    @property
+    def only_removes(self) -> bool:
+        parts: list[RunFile | Updates] = [*self.files, *([] if self.updates is None else [self.updates])]
+        return all(part.only_removes for part in parts)
+
+    @property
+    def memory_rows(self) -> int:
+        """Those that memory has."""
+        return 0 if self.updates is None else len(self.updates)
+
+    def made(self, version: int) -> None:
+        """It is this version. Its caller may have left."""
+        if (answer := self._answer()) is not None:
+            answer.set_result(version)
+
+    def refuse(self, why: FlightShuffleError) -> None:
+        """It was not made."""
+        if (answer := self._answer()) is not None:
+            answer.set_exception(why.fresh())
+
+    def _answer(self) -> asyncio.Future[int] | None:
+        answer, self.version = self.version, None
+        # A caller may hold its error for long, and through that this object.
+        self.updates, self.files = None, []
+        return None if answer is None or answer.done() else answer
 
 
 class Commits:
@@ -85,9 +119,9 @@ class Commits:
         self._waits = waits
         self._threads = threads
         self._deadline_seconds = deadline_seconds
-        self._queues: dict[Changelog, deque[ChangelogWrite]] = {}
+        self._queues: dict[Changelog, deque[PendingCommit]] = {}
 
-    async def commit(self, write: ChangelogWrite) -> int:
+    async def commit(self, write: PendingCommit) -> int:
         """The version that it became. Cancelling is safe: it may become one all the same.
 
         Raises:
@@ -108,8 +142,8 @@ class Commits:
         queue.append(write)
         return await write.version
 
-    async def _run(self, changelog: Changelog, queue: deque[ChangelogWrite]) -> None:
-        group: list[ChangelogWrite] = []
+    async def _run(self, changelog: Changelog, queue: deque[PendingCommit]) -> None:
+        group: list[PendingCommit] = []
         try:
             while queue:
                 await self._room(changelog, queue[0].memory_rows)
@@ -151,9 +185,9 @@ class Commits:
             )
             room.free()
 
-    def _next_group(self, changelog: Changelog, queue: deque[ChangelogWrite]) -> list[ChangelogWrite]:
+    def _next_group(self, changelog: Changelog, queue: deque[PendingCommit]) -> list[PendingCommit]:
         """Take the next commits that go together; answer those that need no new version."""
-        group: list[ChangelogWrite] = []
+        group: list[PendingCommit] = []
         rows = 0
         seen: set[str] = set()
         while queue:
@@ -170,7 +204,7 @@ class Commits:
                     seen.add(write.transaction.id)
         return group
 
-    def _answered(self, changelog: Changelog, write: ChangelogWrite) -> bool:
+    def _answered(self, changelog: Changelog, write: PendingCommit) -> bool:
         """Whether the commit was there before, or is refused; then it is answered."""
         transaction = write.transaction
         try:
@@ -187,7 +221,7 @@ class Commits:
             return True
         return False
 
-    async def _write(self, changelog: Changelog, group: list[ChangelogWrite]) -> None:
+    async def _write(self, changelog: Changelog, group: list[PendingCommit]) -> None:
         now = time.monotonic()
         first, last = changelog.upper + 1, changelog.upper + len(group)
         entries = {
@@ -224,7 +258,7 @@ class Commits:
             if again:
                 await self._write(changelog, again)
 
-    def _made(self, changelog: Changelog, group: list[ChangelogWrite], updates: Updates, now: float) -> None:
+    def _made(self, changelog: Changelog, group: list[PendingCommit], updates: Updates, now: float) -> None:
         """The versions of the group are on disk."""
         if changelog.state is ChangelogState.CLOSED:
             _refuse(group, changelog.dropped(_REMEDY))
@@ -245,12 +279,12 @@ class Commits:
         changelog.published(runs, last, now)
 
 
-def _refuse(group: Iterable[ChangelogWrite], why: FlightShuffleError) -> None:
+def _refuse(group: Iterable[PendingCommit], why: FlightShuffleError) -> None:
     for write in group:
         write.refuse(why)
 
 
-def _is_small(changelog: Changelog, group: list[ChangelogWrite]) -> bool:
+def _is_small(changelog: Changelog, group: list[PendingCommit]) -> bool:
     updates = [write.updates for write in group if write.updates is not None]
     return (
         len(group) <= IN_LOOP_COMMITS
@@ -260,7 +294,7 @@ def _is_small(changelog: Changelog, group: list[ChangelogWrite]) -> bool:
     )
 
 
-def _encoded(changelog: Changelog, first: int, group: list[ChangelogWrite]) -> tuple[Updates, bytes]:
+def _encoded(changelog: Changelog, first: int, group: list[PendingCommit]) -> tuple[Updates, bytes]:
     """The group's updates with their versions, and their block. Blocks."""
     versioned = []
     for version, write in enumerate(group, first):

@@ -50,7 +50,7 @@ from flight_server.records import DiskTrouble
 from flight_server.tiering import Admission
 
 from .changelog import OF_KEPT_FOR_DELETES, Changelog
-from .commits import Commits
+from .commits import Commits, PendingCommit
 from .folding import tombstones
 from .runs import RunFile, Updates, is_encoded
 
@@ -64,10 +64,8 @@ IN_LOOP_BYTES = 64 << 10
 dictionaries."""
 
 
-class ChangelogWrite:
+class ChangelogWrite(PendingCommit):
     """One put, until it is a version. ``add`` and ``commit`` are called one at a time.
-
-    ``updates``, whose versions are not set yet, and ``files`` have its rows once it is committed.
 
     Args:
         threads: sort, and write files.
@@ -78,17 +76,13 @@ class ChangelogWrite:
         self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
     ) -> None:
         changelog.check_step("write")
-        self.changelog = changelog
+        super().__init__(changelog)
         self.rows = 0
         self.frames = 0
         self.size_bytes = 0  # of the messages
         self._deletes = deletes
         self._commits = commits
         self._threads = threads
-        self.updates: Updates | None = None
-        self.files: list[RunFile] = []
-        self.transaction: Transaction | None = None
-        self.version: asyncio.Future[int] | None = None  # while its commit waits, or is written
         self._max_chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
         self._begin_chunk()
 
@@ -181,34 +175,6 @@ class ChangelogWrite:
         self._begin_chunk()
         if self.version is None:
             self.files = []
-
-    # What ``commits`` asks it, and tells it
-
-    @property
-    def only_removes(self) -> bool:
-        parts: list[RunFile | Updates] = [*self.files, *([] if self.updates is None else [self.updates])]
-        return all(part.only_removes for part in parts)
-
-    @property
-    def memory_rows(self) -> int:
-        """Those that memory has."""
-        return 0 if self.updates is None else len(self.updates)
-
-    def made(self, version: int) -> None:
-        """It is this version. Its caller may have left."""
-        if (answer := self._answer()) is not None:
-            answer.set_result(version)
-
-    def refuse(self, why: FlightShuffleError) -> None:
-        """It was not made."""
-        if (answer := self._answer()) is not None:
-            answer.set_exception(why.fresh())
-
-    def _answer(self) -> asyncio.Future[int] | None:
-        answer, self.version = self.version, None
-        # A caller may hold its error for long, and through that this object.
-        self.updates, self.files = None, []
-        return None if answer is None or answer.done() else answer
 
     async def _to_file(self) -> None:
         self.changelog.check_step("write")

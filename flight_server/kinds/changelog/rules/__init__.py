@@ -3,5 +3,6 @@
 :func:`make_rule` gives the rule that a ``create`` declares.
 """
 
+from .making import make_rule
 from .ranked import Counts, Groups, Kept
-from .rule import Rule, make_rule
+from .rule import Rule
