@@ -88,7 +88,7 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), layout.block_schema)
         rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)  # checks the columns
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
     hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
     if version is not None:

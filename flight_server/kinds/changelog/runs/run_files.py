@@ -117,12 +117,16 @@ class RunFile(Run):
         blocks: Iterable[Iterable[int]],
     ) -> RunFile:
         """The file of a row of the records, which is kept. Raises FileNotFoundError, OSError; Damaged: it is shorter
-        than its blocks.
+        than its blocks, or these are not valid.
         """
         file = cls(folder, layout, folder.path / name)
         file.keep = True
         file.version = version
-        file._sum_up([Block(*block) for block in blocks])
+        try:
+            file._sum_up([Block(*map(int, block)) for block in blocks])
+            np.array([(block.low, block.high) for block in file.blocks], np.uint64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise Damaged(f"the blocks of {name} are not valid: {error}") from error
         fd = open_regular(file.path)
         try:
             file.size_bytes = os.fstat(fd).st_size
