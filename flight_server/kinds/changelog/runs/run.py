@@ -195,7 +195,7 @@ class Run:
             return before
         rows = int(np.searchsorted(self.block(number).hashes, np.uint64(hash_), "left"))
         block = self.blocks[number]
-        return before + np.array([rows, block.size_bytes * rows / block.rows])
+        return np.add(before, [rows, block.size_bytes * rows / block.rows])
 
     def between(self, low: int, high: int) -> Updates:
         """The updates whose hash is from ``low`` to ``high``, both included."""
