@@ -60,10 +60,7 @@ class Attachment:
 
     def not_sealed(self, dataset: Any) -> FlightShuffleError:
         """Why its partitions cannot be cut into slices yet."""
-        return Conflict(
-            f"dataset {dataset.name!r} is still written: its partitions are cut after the seal",
-            dataset=dataset.name,
-        )
+        return Conflict.about(dataset.name, "is still written: its partitions are cut after the seal")
 
     def transactions(self, dataset: Any) -> Transactions:
         """The transactions that the dataset has committed."""

@@ -235,19 +235,18 @@ class Attempts:
         chosen = dict(self._first_commit) if attempts is None else attempts
         if self.accepted is not None:
             if attempts is not None and attempts != self.accepted:
-                raise Conflict(
-                    f"dataset {self._dataset!r} was sealed with other attempts; it cannot be sealed again",
-                    dataset=self._dataset,
+                raise Conflict.about(
+                    self._dataset, "was sealed with other attempts; it cannot be sealed again"
                 )
             return None
         for producer, attempt in chosen.items():
             known = self._by_key.get((producer, attempt))
             if known is None or known.state is not AttemptState.COMMITTED:
                 state = "unknown here" if known is None else known.state
-                raise Conflict(
-                    f"dataset {self._dataset!r} cannot be sealed: producer {producer} attempt {attempt} "
-                    f"is {state}, not committed; run that task again",
-                    dataset=self._dataset,
+                raise Conflict.about(
+                    self._dataset,
+                    f"cannot be sealed: producer {producer} attempt {attempt} is {state}, not committed; run that "
+                    "task again",
                     producer=producer,
                 )
         return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]

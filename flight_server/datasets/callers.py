@@ -149,9 +149,9 @@ def _first_of(dataset: Dataset, ticket: Ticket) -> int:
         return dataset.listed(ticket.partitions)[0]
     name, count = dataset.name, dataset.partition_count
     if count > 1:
-        raise InvalidRequest(
-            f"dataset {name!r} has {count} partitions and the ticket names none: take "
-            f"the tickets of get_flight_info, or '{name}/0' to '{name}/{count - 1}'",
-            dataset=name,
+        raise InvalidRequest.about(
+            name,
+            f"has {count} partitions and the ticket names none: take the tickets of get_flight_info, or '{name}/0' "
+            f"to '{name}/{count - 1}'",
         )
     return 0

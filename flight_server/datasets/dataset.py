@@ -149,10 +149,9 @@ class Dataset(Lifetime):
         differing = [what for what in _COMPARED if getattr(mine, what) != getattr(request, what)]
         self.check_schema(schema)
         if differing:
-            raise AlreadyExists(
-                f"dataset {self.name!r} exists with another {', '.join(differing)}; drop it first, or choose another "
-                "name",
-                dataset=self.name,
+            raise AlreadyExists.about(
+                self.name,
+                f"exists with another {', '.join(differing)}; drop it first, or choose another name",
             )
 
     @property
@@ -188,10 +187,10 @@ class Dataset(Lifetime):
             if self.gone:
                 self.partition(0).check()  # raises why
             if self.sealed:
-                raise Conflict(
-                    f"dataset {self.name!r} was sealed without a schema: no producer has written to it; create it with "
-                    "its schema, or write to it before the seal",
-                    dataset=self.name,
+                raise Conflict.about(
+                    self.name,
+                    "was sealed without a schema: no producer has written to it; create it with its schema, or "
+                    "write to it before the seal",
                 )
             await self.changes.next()
         return self.schema
@@ -282,10 +281,10 @@ class Dataset(Lifetime):
         partition = self.partition(index)
         if partition.writing or partition.state is not PartitionState.OPEN:
             state = "being written" if partition.state is PartitionState.OPEN else partition.state
-            raise AlreadyExists(
-                f"dataset {self.name!r} partition {index} is {state}: a partition of kind 'stream' has one "
-                'producer; choose another name, drop it, or put with {"mode": "overwrite"}',
-                dataset=self.name,
+            raise AlreadyExists.about(
+                self.name,
+                f"is {state}: a partition of kind 'stream' has one producer; choose another name, drop it, or "
+                'put with {"mode": "overwrite"}',
                 partition=index,
             )
         partition.writing = True
@@ -381,10 +380,10 @@ class Dataset(Lifetime):
             before, numbers = chosen, (yield from joined(chosen, partition_bytes))
         last = max(numbers, default=0)
         if only is not None and not last < only <= self.partition_count:
-            raise InvalidRequest(
-                f"dataset {self.name!r} cannot be sealed with {only} partitions: it was created with "
-                f"{self.partition_count}, and there are frames for partition {last}",
-                dataset=self.name,
+            raise InvalidRequest.about(
+                self.name,
+                f"cannot be sealed with {only} partitions: it was created with {self.partition_count}, and there are "
+                f"frames for partition {last}",
             )
         new = sorted(index for index in set(numbers.values()) if index not in self._partitions)
         self._count_partitions(len(new))
@@ -473,12 +472,9 @@ class Dataset(Lifetime):
         base = self.partition_count
         if base + len(used) > MAX_PARTITIONS:
             above = f"has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}"
-            raise InvalidRequest(f"dataset {self.name!r} {above}: overwrite it with fewer", dataset=self.name)
+            raise InvalidRequest.about(self.name, f"{above}: overwrite it with fewer")
         if staged.retention.readers != self.retention.readers:
-            raise Conflict(
-                f"dataset {self.name!r} was replaced by one of another retention meanwhile; write again",
-                dataset=self.name,
-            )
+            raise Conflict.about(self.name, "was replaced by one of another retention meanwhile; write again")
         self._count_partitions(len(used))
         self.step("extend")
         self.describe(staged.schema)

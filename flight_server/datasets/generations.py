@@ -53,10 +53,10 @@ def own_start() -> str:
 def check_start(name: str, start: str | None) -> None:
     """Raise ServerLost if a request for a dataset is for another start than this."""
     if start is not None and start != _process.start:
-        raise ServerLost(
-            f"dataset {name!r}: what is asked for is held by the server with the start {_shown(start)}, and this one's "
-            f"is {_process.start!r}: that server has ended, or this is another one; write the dataset again",
-            dataset=name,
+        raise ServerLost.about(
+            name,
+            f": what is asked for is held by the server with the start {_shown(start)}, and this one's is "
+            f"{_process.start!r}: that server has ended, or this is another one; write the dataset again",
             start=start,
             server_start=_process.start,
         )

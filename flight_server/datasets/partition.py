@@ -296,21 +296,19 @@ class Partition:
             InvalidRequest: the partition, or the range that it asked for, has fewer frames.
         """
         if frames > len(self._queue):
-            raise InvalidRequest(
-                f"dataset {self.dataset!r} partition {self.index} has {len(self._queue)} frames, and reader "
-                f"{reader!r} acknowledges {frames}",
-                dataset=self.dataset,
+            raise InvalidRequest.about(
+                self.dataset,
+                f"has {len(self._queue)} frames, and reader {reader!r} acknowledges {frames}",
                 partition=self.index,
             )
         self.places.acknowledge(reader, frames, now)
 
     def released(self, gone: Gone) -> Released:
         """The error for a reader whose next frame retention has released."""
-        return Released(
-            f"dataset {self.dataset!r} partition {self.index}: frame {gone.item} was released after "
-            "as many readers as its retention declares; write the dataset again, or create it with "
-            "a retention for more readers",
-            dataset=self.dataset,
+        return Released.about(
+            self.dataset,
+            f": frame {gone.item} was released after as many readers as its retention declares; write the dataset "
+            "again, or create it with a retention for more readers",
             partition=self.index,
             first=gone.first,
         )
@@ -351,11 +349,7 @@ class Partition:
         if after is None:
             gone = self.state is PartitionState.DROPPED
             state = f"is gone ({self.failure})" if gone else f"is {self.state}"
-            raise Conflict(
-                f"dataset {self.dataset!r} partition {self.index} {state}: it cannot {verb} now",
-                dataset=self.dataset,
-                partition=self.index,
-            )
+            raise Conflict.about(self.dataset, f"{state}: it cannot {verb} now", partition=self.index)
         return after
 
     def _step(self, verb: str) -> None:

@@ -210,7 +210,7 @@ class Transactions:
         return name if name is not None and now - self._ids[name][0] >= DAYS * 86_400 else None
 
     def _conflict(self, what: str) -> Conflict:
-        return Conflict(f"dataset {self._dataset!r}: {what}", dataset=self._dataset)
+        return Conflict.about(self._dataset, f": {what}")
 
 
 def _hash(name: str) -> int:

@@ -121,10 +121,10 @@ class DatasetKind:
         Raises:
             Conflict: the action seals no dataset of this kind; or as :func:`~flight_server.kinds.seals.seal`.
         """
-        raise Conflict(
-            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; "
-            "a stream is sealed when its producer ends",
-            dataset=dataset.name,
+        raise Conflict.about(
+            dataset.name,
+            f"is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; a stream is sealed when its "
+            "producer ends",
         )
 
     def read(self, dataset: Dataset, versions: Versions | None, until: int | None) -> VersionRead | None:
@@ -137,10 +137,9 @@ class DatasetKind:
             InvalidRequest: the kind has no such reads.
         """
         if versions is not None:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a {VERSIONED} has versions to read "
-                "'as_of' or 'after'",
-                dataset=dataset.name,
+            raise InvalidRequest.about(
+                dataset.name,
+                f"is of kind {dataset.kind.value!r}: only a {VERSIONED} has versions to read 'as_of' or 'after'",
             )
         return None
 

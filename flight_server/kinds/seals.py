@@ -63,9 +63,7 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
         if (append := target.attached.append) is not None:
             if dataset.attempts.accepted is not None:
                 # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
-                raise Conflict(
-                    f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
-                )
+                raise Conflict.about(target.name, "was replaced meanwhile; write again")
             appended: Sealed = await append(dataset, target, request, mode)
             return appended
         check_mode(mode, target, dataset.schema, durable=dataset.durable)
@@ -157,7 +155,7 @@ def _finish(check: Callable[[], None], finish: Callable[[], None]) -> None:
 async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
     def check() -> Dataset:
         if catalogue.get(target.name) is not target:
-            raise Conflict(f"dataset {target.name!r} was replaced meanwhile; seal again", dataset=target.name)
+            raise Conflict.about(target.name, "was replaced meanwhile; seal again")
         check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
         return target
 
@@ -211,7 +209,7 @@ def _check_name(
         raise _Repeated
     check_mode(mode, current, dataset.schema, durable=dataset.durable)
     if mode is WriteMode.APPEND:
-        raise Conflict(f"dataset {dataset.name!r} was created meanwhile; write again", dataset=dataset.name)
+        raise Conflict.about(dataset.name, "was created meanwhile; write again")
 
 
 def _take_name(catalogue: Catalogue, dataset: Dataset) -> None:

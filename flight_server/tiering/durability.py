@@ -140,10 +140,9 @@ class Durability:
 
 def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavailable:
     kind = OutOfBudget if trouble.full else Unavailable
-    return kind(
-        f"dataset {dataset.name!r} could not be put on disk within {seconds} s: {trouble}; try again when the "
-        "disk takes it",
-        dataset=dataset.name,
+    return kind.about(
+        dataset.name,
+        f"could not be put on disk within {seconds} s: {trouble}; try again when the disk takes it",
     )
 
 
@@ -226,9 +225,8 @@ class _Seal:
     def _check(self, indices: set[int]) -> None:
         """Raise the cause if a partition has failed: then it holds no frames; or if the dataset was dropped."""
         if self._dataset.dropped:
-            raise DatasetDropped(
-                f"dataset {self._dataset.name!r} {self._dataset.why_gone} while it was being sealed",
-                dataset=self._dataset.name,
+            raise DatasetDropped.about(
+                self._dataset.name, f"{self._dataset.why_gone} while it was being sealed"
             )
         for partition in self._dataset.partitions():
             if partition.index in indices:

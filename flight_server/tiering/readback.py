@@ -221,10 +221,10 @@ class ReadBack:
     def _trouble(self, trouble: DiskTrouble) -> ReadTrouble:
         who = self._reader
         _log.warning("frame_not_read", dataset=who.dataset, partition=who.partition, trouble=str(trouble))
-        return ReadTrouble(
-            f"dataset {who.dataset!r} partition {who.partition}: the disk does not give a frame back now: {trouble}; "
-            "nothing is given up, read on from this frame later",
-            dataset=who.dataset,
+        return ReadTrouble.about(
+            who.dataset,
+            f": the disk does not give a frame back now: {trouble}; nothing is given up, read on from this frame "
+            "later",
             partition=who.partition,
         )
 
@@ -302,11 +302,7 @@ def frame_lost(
     Args:
         epoch: the partition's when it had the frame.
     """
-    cause = CorruptFrame(
-        f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
-        dataset=partition.dataset,
-        partition=partition.index,
-    )
+    cause = CorruptFrame.about(partition.dataset, f": {corrupt.message}", partition=partition.index)
     if partition.epoch == epoch and partition.failure is None:
         _log.error("frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message)
         partition.corrupt(cause, epoch)

@@ -41,10 +41,9 @@ class FrameRange:
         frames = partition.totals.frames
         if max(self.start, self.until or 0) > frames:
             demand = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"
-            raise InvalidRequest(
-                f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
-                f"{demand}",
-                dataset=partition.dataset,
+            raise InvalidRequest.about(
+                partition.dataset,
+                f"has {frames} frames: there is nothing to {demand}",
                 partition=partition.index,
             )
 

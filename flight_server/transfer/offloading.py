@@ -84,13 +84,11 @@ class Offloads:
             Conflict: it is durable, or was offloaded elsewhere.
         """
         if dataset.durable:
-            raise Conflict(
-                f"dataset {dataset.name!r} is durable: it is on this server's disk, and is not offloaded"
+            raise Conflict.about(
+                dataset.name, "is durable: it is on this server's disk, and is not offloaded"
             )
         if dataset.stored is not None and dataset.stored.prefix != prefix:
-            raise Conflict(
-                f"dataset {dataset.name!r} was offloaded to {shown(dataset.stored.folder)} already"
-            )
+            raise Conflict.about(dataset.name, f"was offloaded to {shown(dataset.stored.folder)} already")
         return check_allowed(prefix, self.prefixes)
 
     async def write(self, dataset: Dataset, prefix: str) -> str:
@@ -148,7 +146,7 @@ class Offloads:
 
     async def _frames(self, dataset: Dataset, stored: StoredObject) -> None:
         if dataset.schema is None:  # no producer has come
-            raise Conflict(f"dataset {dataset.name!r} has no schema yet, and so no rows to offload")
+            raise Conflict.about(dataset.name, "has no schema yet, and so no rows to offload")
         await self._call(stored, stored.begin, dataset.schema.header)
         for partition in sorted(dataset.partitions(), key=lambda each: each.index):
             if not partition.totals.frames:
@@ -223,7 +221,4 @@ class Offloads:
             await self._remove(stored)
 
     def _refusal(self, dataset: Dataset, stored: StoredObject, why: str) -> Unavailable:
-        return Unavailable(
-            f"dataset {dataset.name!r} could not be offloaded to {shown(stored.folder)}: {why}",
-            dataset=dataset.name,
-        )
+        return Unavailable.about(dataset.name, f"could not be offloaded to {shown(stored.folder)}: {why}")

@@ -164,10 +164,10 @@ class Reads:
                 async with asyncio.timeout(seconds):
                     return await dataset.described()
         except TimeoutError:
-            raise Unavailable(
-                f"dataset {dataset.name!r} has no schema yet: no producer has come within {seconds} s; "
-                "start a producer, or create the dataset with its schema",
-                dataset=dataset.name,
+            raise Unavailable.about(
+                dataset.name,
+                f"has no schema yet: no producer has come within {seconds} s; start a producer, or create the "
+                "dataset with its schema",
             ) from None
 
     async def read(
