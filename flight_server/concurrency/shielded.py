@@ -15,9 +15,14 @@ T = TypeVar("T")
 
 
 async def in_thread(
-    threads: Executor, work: Callable[..., T], *arguments: object, then: Callable[[], None] | None = None
+    threads: Executor | None,
+    work: Callable[..., T],
+    *arguments: object,
+    then: Callable[[], None] | None = None,
 ) -> T:
-    """The result of blocking work; a cancellation comes after it, and after ``then``: see :func:`to_its_end`."""
+    """The result of blocking work; a cancellation comes after it, and after ``then``: see :func:`to_its_end`.
+    ``threads``: None for the loop's own.
+    """
     return await to_its_end(asyncio.get_running_loop().run_in_executor(threads, work, *arguments), then)
 
 

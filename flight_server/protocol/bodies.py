@@ -215,9 +215,9 @@ class Request(Body):
     """A body that comes as bytes."""
 
     @classmethod
-    def parse(cls, data: bytes) -> Self:
-        """Raises InvalidRequest."""
-        return cls.of(parse_json(data, cls.what))
+    def parse(cls, data: bytes, *, in_thread: bool = False) -> Self:
+        """``in_thread``: as for :func:`parse_json`. Raises InvalidRequest."""
+        return cls.of(parse_json(data, cls.what, in_thread=in_thread))
 
 
 def with_numbers(query: Mapping[str, str], keys: Collection[str]) -> dict[str, int | str]:

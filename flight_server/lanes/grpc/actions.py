@@ -8,11 +8,12 @@ import binascii
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
 from flight_server.access import OPERATIONS, Permission
-from flight_server.concurrency import dumped, in_steps
+from flight_server.concurrency import dumped, in_thread
 from flight_server.datasets import Caller, Dataset, dropped_by, own_start, server_count
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
@@ -28,6 +29,7 @@ from flight_server.protocol import (
     DatasetRequest,
     InvalidRequest,
     PlanRequest,
+    Request,
     SealRequest,
     Ticket,
     Unsupported,
@@ -35,7 +37,6 @@ from flight_server.protocol import (
     flight_sql,
     ipc_framing,
     parse_json,
-    parsing,
     wire,
 )
 from flight_server.reporting import (
@@ -49,6 +50,9 @@ from flight_server.reporting import (
 )
 from flight_server.tiering import Loading
 from flight_server.transfer import MadeAnswer, Offloads, plan_bytes, plan_json
+
+LARGE_BODY_BYTES = 64 << 10
+R = TypeVar("R", bound=Request)
 
 
 class Actions:
@@ -93,19 +97,15 @@ class Actions:
         return answer if isinstance(answer, MadeAnswer) else MadeAnswer.of(answer)
 
     async def _create(self, body: bytes, caller: Caller) -> bytes:
-        request = CreateRequest.of(await in_steps(parsing(body, "create")))
+        request = await _parsed(CreateRequest, body)
         caller.check(request.dataset)
         if request.keep is not None and request.keep.emit is not None:
             caller.check_permission(Permission.WRITE, request.keep.emit, ", to which the rule emits")
         schema = None
         if request.schema is not None:
             # A large one in a thread: its texts are checked one by one.
-            large = len(request.schema) > COSTLY_HEADER_BYTES
-            schema = (
-                await asyncio.to_thread(decode_schema, request.schema)
-                if large
-                else decode_schema(request.schema)
-            )
+            large, text = len(request.schema) > COSTLY_HEADER_BYTES, request.schema
+            schema = await asyncio.to_thread(decode_schema, text) if large else decode_schema(text)
         dataset, created = await self._kinds[request.kind].create(request, schema)
         repeated = request.mode is not None and self._catalogue.staged.mode_of(dataset) is None
         return dump_json(
@@ -120,7 +120,7 @@ class Actions:
         )
 
     async def _seal(self, body: bytes, caller: Caller) -> bytes:
-        request = await in_steps(SealRequest.parsing(body))
+        request = await _parsed(SealRequest, body)
         caller.check(request.dataset, request.generation)
         stored: list[str] = []
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
@@ -274,6 +274,15 @@ class Actions:
             if number == 2 and not isinstance(value, int)
         )
         return wire.field(1, ticket) + b"".join(locations) + lease_field(dataset)
+
+
+async def _parsed(kind: type[R], body: bytes) -> R:
+    """The request, which is parsed in a thread if it is large; a cancellation comes after that, as its room is held so
+    long. Raises InvalidRequest.
+    """
+    if len(body) <= LARGE_BODY_BYTES:
+        return kind.parse(body)
+    return await in_thread(None, partial(kind.parse, body, in_thread=True))
 
 
 def decode_schema(text: str) -> SchemaMessage:

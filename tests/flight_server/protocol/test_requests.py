@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency import at_once
 from flight_server.protocol import (
     MAX_PARTITIONS,
     AcknowledgeRequest,
@@ -147,7 +146,7 @@ REQUESTS: list[tuple[Callable[[bytes], object], st.SearchStrategy[Any]]] = [
     (Commit.parse, st.builds(Commit, VERSIONS, VERSIONS)),
     (CreateRequest.parse, create_requests()),
     (
-        lambda body: at_once(SealRequest.parsing(body)),
+        SealRequest.parse,
         st.builds(
             SealRequest,
             NAMES,
