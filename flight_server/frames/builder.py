@@ -94,10 +94,11 @@ class FrameBuilder:
         self._undecoded.append(payload)
         self._in_force.setdefault(number, []).append(payload)
         message = DictionaryMessage(
-            payload,
-            self._sequence,
-            accepted.crc32c,
+            size_bytes=len(checked.message),
+            crc32c=accepted.crc32c,
             metadata_crc32c=crc32c(accepted.metadata),
+            payload=payload,
+            sequence=self._sequence,
             room=room,
         )
         self._state = self._state.replaced(number, message, delta=accepted.dictionary_delta)

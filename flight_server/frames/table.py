@@ -231,7 +231,7 @@ class FrameTable(Records):
             metadata_crc32c=metadata_crc32c,
             payload=None,
             dictionaries=dictionaries,
-            slice_=SegmentSlice(segment, offset, size_bytes),
+            slice=SegmentSlice(segment, offset, size_bytes),
         )
         frame.home = weakref.ref(self)
         frame.index = index

@@ -223,6 +223,12 @@ def _dictionary(
         if checksum == record.crc32c:
             # The records have no checksum of a dictionary's app_metadata, which no reader takes.
             return DictionaryMessage(
-                None, record.sequence, checksum, metadata_crc32c=metadata_checksum, slice_=place, room=room
+                size_bytes=record.size_bytes,
+                crc32c=checksum,
+                metadata_crc32c=metadata_checksum,
+                payload=None,
+                slice=place,
+                sequence=record.sequence,
+                room=room,
             )
     raise _Damage(f"a dictionary of {place.size_bytes} bytes has another checksum")

@@ -13,12 +13,11 @@ import pytest
 
 from flight_server import config
 from flight_server.datasets.dataset import Dataset
-from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.frames.message import NO_DICTIONARIES
 from flight_server.kinds.seals import seal as seal_shuffle
 from flight_server.kinds.stream import StreamSink
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, SealRequest, WriteMode
-from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, CorruptFrame, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
 from flight_server.server import Server
@@ -26,6 +25,7 @@ from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering.readback import frame_lost
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired
+from tests.support.frames import dictionary
 from tests.support.sealing import (
     SCHEMA,
     Held,
@@ -427,7 +427,7 @@ async def test_a_commit_that_is_tried_again_has_the_dictionaries_of_all_partitio
     async with durable_node(tmp_path, patience_seconds=60) as node:
         dataset = create(node, partitions=2)
         for index, data in enumerate((b"one dictionary", b"another one")):
-            message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
+            message = dictionary(data, pool=node.budget.frames)
             state = NO_DICTIONARIES.replaced(0, message, delta=False)
             dataset.begin_stream(index).publish(frame(node, b"batch", state))
         await node.durability.persist(dataset, [0], lambda: None)
