@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from flight_server.protocol import FlightShuffleError
@@ -75,6 +76,7 @@ class Items(Protocol[T]):
         """Release the items before ``stop``: the queue asks for none of them again."""
 
 
+@dataclass(slots=True)
 class Passes:
     """How many readers have passed each item from ``first`` on, which grows once so many ``readers`` have passed it.
 
@@ -83,13 +85,10 @@ class Passes:
     left.
     """
 
-    __slots__ = ("_borders", "_passes", "first", "readers")
-
-    def __init__(self, readers: int, first: int) -> None:
-        self.readers = readers
-        self.first = first
-        self._passes = 0  # of the first item
-        self._borders: dict[int, int] = {}
+    readers: int
+    first: int
+    _passes: int = 0  # of the first item
+    _borders: dict[int, int] = field(default_factory=dict)
 
     def add(self, start: int, stop: int, by: int = 1) -> None:
         """``by`` more readers have passed these items; with -1, one that had is no longer counted."""
@@ -111,6 +110,7 @@ class Passes:
             self._borders[index] = by
 
 
+@dataclass(slots=True, eq=False)
 class BroadcastQueue(Generic[T]):
     """The writer's side: counts the items and ends the queue.
 
@@ -119,31 +119,21 @@ class BroadcastQueue(Generic[T]):
         retain_readers: see "Retention"; None keeps all.
     """
 
-    __slots__ = (
-        "_gone_bytes",
-        "_items",
-        "_length",
-        "_passes",
-        "_subscriptions",
-        "_waiting",
-        "ended",
-        "failure",
-        "first",
-        "total_bytes",
-    )
+    _items: Items[T]
+    retain_readers: InitVar[int | None] = None
+    _length: int = field(default=0, init=False)
+    first: int = field(default=0, init=False)  # the index of the oldest item that is still there
+    _gone_bytes: int = field(default=0, init=False)  # of the items before that
+    total_bytes: int = field(default=0, init=False)  # of all published items, also released ones
+    _passes: Passes | None = field(init=False)
+    ended: bool = field(default=False, init=False)
+    failure: FlightShuffleError | None = field(default=None, init=False)
+    # Insertion-ordered: wake-ups are first come, first served.
+    _subscriptions: dict[Subscription[T], None] = field(default_factory=dict, init=False)
+    _waiting: dict[Subscription[T], asyncio.Future[None]] = field(default_factory=dict, init=False)
 
-    def __init__(self, items: Items[T], retain_readers: int | None = None) -> None:
-        self._items = items
-        self._length = 0
-        self.first = 0  # the index of the oldest item that is still there
-        self._gone_bytes = 0  # of the items before that
-        self.total_bytes = 0  # of all published items, also released ones
+    def __post_init__(self, retain_readers: int | None) -> None:
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
-        self.ended = False
-        self.failure: FlightShuffleError | None = None
-        # Insertion-ordered: wake-ups are first come, first served.
-        self._subscriptions: dict[Subscription[T], None] = {}
-        self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
 
     def __len__(self) -> int:
         """The number of published items, also released ones."""
@@ -263,18 +253,19 @@ class BroadcastQueue(Generic[T]):
             self._items.release(first)
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Subscription(Generic[T]):
     """One reader's place in a queue. It takes items with ``next_run`` and ``take``, and ``wait``s for more."""
 
-    __slots__ = ("__weakref__", "_cause", "_closed", "_queue", "position", "start", "stop")
+    _queue: BroadcastQueue[T]
+    start: int
+    stop: int | None = None
+    position: int = field(init=False)
+    _cause: FlightShuffleError | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
 
-    def __init__(self, queue: BroadcastQueue[T], start: int, stop: int | None = None) -> None:
-        self._queue = queue
-        self.start = start
-        self.stop = stop
-        self.position = start
-        self._cause: FlightShuffleError | None = None
-        self._closed = False
+    def __post_init__(self) -> None:
+        self.position = self.start
 
     @property
     def lag_bytes(self) -> int:

@@ -9,6 +9,7 @@ name alone, whether it is there or not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from flight_server.access import Operation, Permission, Principal, Resource
 from flight_server.protocol import Forbidden, InvalidRequest, Ticket
@@ -19,6 +20,7 @@ from .generations import check_start, missing
 from .spread import check_names_start
 
 
+@dataclass(frozen=True, slots=True)
 class Caller:
     """One call's. ``operation``: the row of the table of access that the call is dispatched from.
 
@@ -26,25 +28,18 @@ class Caller:
         Forbidden: the operation is on the whole server, and the principal lacks the permission on every name.
     """
 
-    __slots__ = ("_catalogue", "operation", "peer", "principal")
+    _catalogue: Catalogue
+    principal: Principal
+    operation: Operation
+    peer: str = "unknown"
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        principal: Principal,
-        operation: Operation,
-        peer: str = "unknown",
-    ) -> None:
-        self._catalogue = catalogue
-        self.principal = principal
-        self.operation = operation
-        self.peer = peer
-        if operation.resource is Resource.SERVER:
+    def __post_init__(self) -> None:
+        if self.operation.resource is Resource.SERVER:
             self._check_server()
 
     def doing(self, operation: Operation) -> Caller:
         """The same caller in another row. Raises as the constructor."""
-        return Caller(self._catalogue, self.principal, operation, self.peer)
+        return replace(self, operation=operation)
 
     # Permissions
 

@@ -28,7 +28,7 @@ Victims
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
@@ -76,6 +76,7 @@ class Totals:
     crc32c: int
 
 
+@dataclass(slots=True, eq=False)
 class Partition:
     """One partition of one generation.
 
@@ -84,50 +85,30 @@ class Partition:
         changes: told of every verb.
     """
 
-    __slots__ = (
-        "_changes",
-        "_crc32c",
-        "_metadata",
-        "_places",
-        "_queue",
-        "_retain_readers",
-        "_rows",
-        "_whole",
-        "dataset",
-        "epoch",
-        "index",
-        "loaded",
-        "state",
-        "table",
-        "writing",
-    )
+    dataset: str
+    index: int
+    retain_readers: int | None = None
+    _changes: Changes = field(default_factory=Changes)
+    _metadata: Metadata = field(default_factory=Metadata)
+    state: PartitionState = field(default=PartitionState.OPEN, init=False)
+    writing: bool = field(default=False, init=False)  # a stream's producer has, or had, this partition
+    epoch: int = field(default=0, init=False)  # how often it was reopened
+    loaded: bool = field(default=True, init=False)  # the table has the frames that are left
+    _whole: Totals | None = field(default=None, init=False)
+    table: FrameTable = field(init=False)
+    _queue: BroadcastQueue[Frame] = field(init=False)
+    _places: Places | None = field(init=False)
+    _rows: int = field(init=False)
+    _crc32c: int = field(init=False)
 
-    def __init__(
-        self,
-        dataset: str,
-        index: int,
-        retain_readers: int | None = None,
-        changes: Changes | None = None,
-        metadata: Metadata | None = None,
-    ) -> None:
-        self.dataset = dataset
-        self.index = index
-        self.state = PartitionState.OPEN
-        self.writing = False  # a stream's producer has, or had, this partition
-        self.epoch = 0  # how often it was reopened
-        self.loaded = True  # the table has the frames that are left
-        self._retain_readers = retain_readers
-        self._metadata = metadata or Metadata()
+    def __post_init__(self) -> None:
         self._begin()
-        self._changes = Changes() if changes is None else changes
-        self._whole: Totals | None = None
 
     def _begin(self) -> None:
         self.table = FrameTable(self._metadata, self.dataset, self.index)
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self.table, self._retain_readers)
-        self._places: Places | None = None
-        self._rows = 0
-        self._crc32c = 0
+        self._queue = BroadcastQueue(self.table, self.retain_readers)
+        self._places = None
+        self._rows = self._crc32c = 0
 
     @property
     def totals(self) -> Totals:

@@ -29,7 +29,7 @@ from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.storage import SegmentSlice
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
     """Immutable bytes and the reservation that counts them. ``message``: of one that is not in RAM, kept because other
     readers find these bytes by its object.

@@ -23,27 +23,25 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from flight_server.concurrency import FEW, emptied, later
-from flight_server.memory import Metadata
 from flight_server.storage import SegmentSlice
 
 from .message import Frame
 from .records import Record, Records
 
 
+@dataclass(slots=True)
 class NumberRanges:
     """A set of ascending numbers, kept as where ranges of neighbours begin and end.
 
     Its size grows with the gaps, and finding the next number in either direction passes over no removed ones.
     """
 
-    __slots__ = ("_starts", "_stops")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
+    _starts: list[int] = field(default_factory=list)
+    _stops: list[int] = field(default_factory=list)
 
     def append(self, number: int) -> None:
         """Add a number higher than all before."""
@@ -88,18 +86,15 @@ class NumberRanges:
             yield from range(min(stop, self._stops[at]) - 1, max(start, self._starts[at]) - 1, -1)
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class FrameTable(Records):
     """The frames of one partition or attempt; the ``items`` of a partition's queue."""
 
-    __slots__ = ("__weakref__", "_loaned", "_ranges", "_resident", "resident_bytes")
-
-    def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
-        super().__init__(metadata, dataset, partition)
-        self.resident_bytes = 0  # of the frames in RAM
-        # Made when first needed: many tables have none.
-        self._ranges: NumberRanges | None = None
-        self._resident: dict[int, Frame] | None = None
-        self._loaned: dict[int, weakref.ref[Frame]] | None = None
+    resident_bytes: int = field(default=0, init=False)  # of the frames in RAM
+    # Made when first needed: many tables have none.
+    _ranges: NumberRanges | None = field(default=None, init=False)
+    _resident: dict[int, Frame] | None = field(default=None, init=False)
+    _loaned: dict[int, weakref.ref[Frame]] | None = field(default=None, init=False)
 
     @property
     def resident_frames(self) -> int:
@@ -159,7 +154,7 @@ class FrameTable(Records):
             self._ranges.remove_below(stop)
             if len(released) > FEW:
                 later(emptied(released))
-        super().release(stop)
+        Records.release(self, stop)
 
     def adopt(self, other: FrameTable, index: int) -> Record:
         """Take another table's frame, which that table releases next. Never refused; see :meth:`make_room`."""

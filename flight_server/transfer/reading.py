@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, takewhile
 from typing import NamedTuple
@@ -48,15 +49,13 @@ BURST_MESSAGES = 512
 """Which take 5 to 10 ms to take and to send."""
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """A frame, or a dictionary that it needs, on its way to one reader. ``room``: others of its burst may share it."""
 
-    __slots__ = ("message", "payload", "room")
-
-    def __init__(self, message: Message, payload: Payload, room: Reservation) -> None:
-        self.message = message
-        self.payload: Payload | None = payload
-        self.room: Reservation | None = room
+    message: Message
+    payload: Payload | None
+    room: Reservation | None
 
     @property
     def data(self) -> bytes:

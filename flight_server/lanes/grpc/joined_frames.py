@@ -30,6 +30,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 
 from flight_server.datasets import Counters, Dataset
@@ -55,15 +56,13 @@ _MOST_MORE_BYTES = 4096
 """Than the frames have: padding, and another header."""
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class JoinedMessage:
-    """One message, and how many frames it has."""
+    """One message, how many frames it has, and its room."""
 
-    __slots__ = ("__weakref__", "data", "frames", "room")
-
-    def __init__(self, data: bytes, frames: int, room: Reservation) -> None:
-        self.data = data
-        self.frames = frames
-        self.room = room
+    data: bytes
+    frames: int
+    room: Reservation
 
 
 class JoinedFrames:
