@@ -195,7 +195,6 @@ class Node:
             self.calls,
             authenticator=self.authenticator,
             pending=self.pending_reads,
-            max_schema_bytes=self.max_schema_bytes,
             joins=self._settings.full_validation,
         )
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _log = structlog.get_logger("flight_server.transfer.offloading")
 
 
+@dataclass(eq=False)
 class Offloads:
     """The objects of one server.
 
@@ -54,27 +56,20 @@ class Offloads:
         deadline_seconds: of each call to the storage.
     """
 
-    def __init__(
-        self,
-        prefixes: Sequence[str],
-        reads: Reads,
-        disk: Disk,
-        counters: Counters,
-        *,
-        deadline_seconds: float,
-    ) -> None:
-        self.prefixes = tuple(prefixes)
-        self._reads = reads
-        self._disk = disk
-        self._counters = counters
-        self._deadline_seconds = deadline_seconds
+    prefixes: Sequence[str]
+    reads: Reads
+    disk: Disk
+    counters: Counters
+    deadline_seconds: float
+    _written: set[Dataset] = field(default_factory=set)  # that have an object
+    # By address: these wait for a call that goes on after its deadline.
+    _late: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    # By address: those that the storage has not deleted, and when that is tried again, by the event loop's clock.
+    _left: dict[str, StoredObject] = field(default_factory=dict)
+    _removes_again_at: float = 0.0
+
+    def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
-        self._written: set[Dataset] = set()  # that have an object
-        # By address: these wait for a call that goes on after its deadline.
-        self._late: dict[str, asyncio.Task[None]] = {}
-        # By address: those that the storage has not deleted, and when that is tried again, by the event loop's clock.
-        self._left: dict[str, StoredObject] = {}
-        self._removes_again_at = 0.0
 
     def check(self, dataset: Dataset, prefix: str) -> str:
         """The allowed prefix that a dataset may be offloaded below.
@@ -104,16 +99,16 @@ class Offloads:
         )
         with dataset.held_back():
             if (late := self._late.get(stored.address)) is not None:
-                await asyncio.wait([late], timeout=self._deadline_seconds)
-            async with self._disk.turn(stored.address):
+                await asyncio.wait([late], timeout=self.deadline_seconds)
+            async with self.disk.turn(stored.address):
                 if dataset.stored is None:
-                    self._counters.offloads += 1
+                    self.counters.offloads += 1
                     try:
                         await self._write(dataset, stored)
                     except BaseException:
-                        self._counters.offloads_failed += 1
+                        self.counters.offloads_failed += 1
                         raise
-                    self._counters.offloaded_bytes += stored.size_bytes
+                    self.counters.offloaded_bytes += stored.size_bytes
         return stored.address
 
     async def _write(self, dataset: Dataset, stored: StoredObject) -> None:
@@ -127,7 +122,7 @@ class Offloads:
             if dataset.dropped:
                 dataset.partition(0).check()  # raises why
         except TimeoutError:
-            raise self._refusal(dataset, stored, f"no answer for {self._deadline_seconds:g} s") from None
+            raise self._refusal(dataset, stored, f"no answer for {self.deadline_seconds:g} s") from None
         except (OSError, pa.ArrowException) as error:
             await self._remove(stored)
             raise self._refusal(dataset, stored, shown(str(error))) from error
@@ -153,7 +148,7 @@ class Offloads:
                 continue
             reader = Reader(dataset.name, partition.index, "offload")
             async with aclosing(
-                self._reads.read(dataset, reader, FrameRange(), burst_bytes=BURST_BYTES)
+                self.reads.read(dataset, reader, FrameRange(), burst_bytes=BURST_BYTES)
             ) as bursts:
                 async for burst in bursts:
                     await self._call(stored, stored.write, [outgoing.data for outgoing in burst])
@@ -179,7 +174,7 @@ class Offloads:
             return
         self._removes_again_at = now + REMOVE_AGAIN_SECONDS
         for address in [*self._left]:
-            async with self._disk.turn(address):
+            async with self.disk.turn(address):
                 # Otherwise it was written again meanwhile.
                 if (stored := self._left.get(address)) is not None:
                     await self._remove(stored)
@@ -205,7 +200,7 @@ class Offloads:
         """The result of work in a thread. A cancellation comes after it. Raises TimeoutError: it goes on."""
         call = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         try:
-            await to_its_end(asyncio.ensure_future(asyncio.wait([call], timeout=self._deadline_seconds)))
+            await to_its_end(asyncio.ensure_future(asyncio.wait([call], timeout=self.deadline_seconds)))
         finally:
             if not call.done():
                 self._late[stored.address] = asyncio.create_task(self._removed(stored, call))
@@ -216,7 +211,7 @@ class Offloads:
     async def _removed(self, stored: StoredObject, late: asyncio.Future[T]) -> None:
         """Remove an object when the late call for it has ended: it would write into another one of its address."""
         await asyncio.wait([late])
-        async with self._disk.turn(stored.address):
+        async with self.disk.turn(stored.address):
             del self._late[stored.address]
             await self._remove(stored)
 

@@ -32,7 +32,15 @@ from typing import NamedTuple
 
 from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
 from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState
-from flight_server.frames import NO_DICTIONARIES, Frame, Message, Payload, SchemaMessage, missing_messages
+from flight_server.frames import (
+    NO_DICTIONARIES,
+    DictionaryState,
+    Frame,
+    Message,
+    Payload,
+    SchemaMessage,
+    missing_messages,
+)
 from flight_server.memory import Pace, Reservation
 from flight_server.protocol import (
     ACKNOWLEDGE_HEADER,
@@ -126,27 +134,20 @@ def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
     return [(GENERATION_HEADER, dataset.generation), *counted]
 
 
+@dataclass(eq=False)
 class Reads:
     """Reads partitions, for both lanes."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        waits: Waits,
-        delivery: Delivery,
-        counters: Counters,
-        *,
-        schema_seconds: float,
-        resume_seconds: float,
-    ) -> None:
-        self.delivery = delivery
-        self.budget = catalogue.budget
-        self.counters = counters
-        self._disk = catalogue.disk
-        self.loading = Loading(catalogue.disk, catalogue.budget.metadata)
-        self._waits = waits
-        self._schema_seconds = schema_seconds
-        self._resume_seconds = resume_seconds
+    catalogue: Catalogue
+    waits: Waits
+    delivery: Delivery
+    counters: Counters
+    schema_seconds: float
+    resume_seconds: float
+
+    def __post_init__(self) -> None:
+        self.budget, self._disk = self.catalogue.budget, self.catalogue.disk
+        self.loading = Loading(self._disk, self.budget.metadata)
 
     async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
         """The dataset's schema, once ``create`` or a producer has given it.
@@ -157,9 +158,9 @@ class Reads:
         """
         if dataset.schema is not None:
             return dataset.schema
-        seconds = self._schema_seconds
+        seconds = self.schema_seconds
         try:
-            with self._waits.enter("producer", **reader.facts, deadline_seconds=seconds):
+            with self.waits.enter("producer", **reader.facts, deadline_seconds=seconds):
                 async with asyncio.timeout(seconds):
                     return await dataset.described()
         except TimeoutError:
@@ -201,14 +202,12 @@ class Reads:
                 reader,
                 subscription,
                 waiting,
-                budget=self.budget,
-                threads=self._disk.io_threads,
-                waits=self._waits,
-                counted=self.counters.frame_read_back,
+                self.budget,
+                self._disk.io_threads,
+                self.waits,
+                self.counters.frame_read_back,
             )
-            cursor = _Cursor(
-                self.counters, dataset, subscription, waiting, back, frame_range=frame_range, pace=reader.pace
-            )
+            cursor = _Cursor(self.counters, dataset, subscription, waiting, back, frame_range, reader.pace)
             burst = FrameBurst(back, partition, noting)
             try:
                 while True:
@@ -228,7 +227,7 @@ class Reads:
                         return
                     else:
                         awaited = "source" if dataset.attached.pulled else "producer"
-                        with self._waits.enter(awaited, **reader.facts):
+                        with self.waits.enter(awaited, **reader.facts):
                             await subscription.wait()
             except Gone as gone:
                 raise partition.released(gone) from None
@@ -255,32 +254,22 @@ class Reads:
         try:
             yield
         finally:
-            places.leave(reader.name, subscription, time.monotonic() + self._resume_seconds)
+            places.leave(reader.name, subscription, time.monotonic() + self.resume_seconds)
 
 
+@dataclass(eq=False)
 class _Cursor:
     """The dictionaries that one reader has been sent, and the messages that it takes next."""
 
-    def __init__(
-        self,
-        counters: Counters,
-        dataset: Dataset,
-        subscription: Subscription[Frame],
-        waiting: deque[Message],
-        back: ReadBack,
-        *,
-        frame_range: FrameRange,
-        pace: Pace,
-    ) -> None:
-        self._pace = pace
-        self.waiting = waiting  # taken from the subscription, not yet in a burst
-        self.ended = False
-        self.counters = counters
-        self._dataset = dataset
-        self._subscription = subscription
-        self._frame_range = frame_range
-        self._back = back
-        self._sent = NO_DICTIONARIES
+    counters: Counters
+    dataset: Dataset
+    subscription: Subscription[Frame]
+    waiting: deque[Message]  # taken from the subscription, not yet in a burst
+    back: ReadBack
+    frame_range: FrameRange
+    pace: Pace
+    ended: bool = False
+    _sent: DictionaryState = NO_DICTIONARIES
 
     def take(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> None:
         """Add the messages that can be had without waiting; see "Bursts"."""
@@ -293,7 +282,7 @@ class _Cursor:
             message = self.waiting[0]
             if burst and gathering is not None and message.size_bytes > gathering.small_bytes:
                 return
-            at_once = self._back.next_nowait(message)
+            at_once = self.back.next_nowait(message)
             if at_once is None:
                 return
             if not burst and gathering is not None and isinstance(message, Frame):
@@ -302,14 +291,14 @@ class _Cursor:
 
     async def fetch(self, burst: FrameBurst) -> None:
         """Wait for the next message."""
-        self._add(burst, *await self._back.next_to_send(self.waiting[0]))
+        self._add(burst, *await self.back.next_to_send(self.waiting[0]))
 
     def _take_run(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> bool:
         """Take the next frames that are in RAM and need no dictionary, if there is room for all of them. False: the
         next message is to be taken alone.
         """
         try:
-            run = self._subscription.next_run(BURST_MESSAGES, burst_bytes)
+            run = self.subscription.next_run(BURST_MESSAGES, burst_bytes)
         except WouldBlock:
             return True
         except EndOfQueue:
@@ -326,7 +315,7 @@ class _Cursor:
             payloads.append(payload)
             size_bytes += frame.size_bytes
             rows += frame.rows
-        room = self._back.room_nowait(size_bytes) if payloads else None
+        room = self.back.room_nowait(size_bytes) if payloads else None
         if room is None:
             return False
         self._count(run[: len(payloads)], rows, size_bytes)
@@ -339,7 +328,7 @@ class _Cursor:
         if self.ended:
             return False
         try:
-            (frame,) = self._subscription.next_run(1, 0)
+            (frame,) = self.subscription.next_run(1, 0)
         except WouldBlock:
             return False
         except EndOfQueue:
@@ -353,10 +342,10 @@ class _Cursor:
         return True
 
     def _count(self, frames: list[Frame], rows: int, size_bytes: int) -> None:
-        self._subscription.take(len(frames))
-        self._frame_range.sent(frames)
-        self._pace.rows += rows
-        self._dataset.touch()
+        self.subscription.take(len(frames))
+        self.frame_range.sent(frames)
+        self.pace.rows += rows
+        self.dataset.touch()
         self.counters.frames_sent(len(frames), size_bytes)
 
     def _add(self, burst: FrameBurst, payload: Payload, room: Reservation) -> None:

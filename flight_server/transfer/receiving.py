@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -78,23 +79,24 @@ from .arriving import Arriving
 from .request_limits import check_size
 
 
+@dataclass(eq=False)
 class Producer:
     """The client of one put. The receiver sets ``command`` when the first message has come. ``idle_seconds``: the
     deadline between messages; None for no limit.
     """
 
-    def __init__(
-        self, admission: Admission, caller: Caller, *, idle_seconds: float | None, stall_seconds: float
-    ) -> None:
-        self.caller = caller
-        self.peer = caller.peer
-        self.command: PutCommand | None = None
-        self.rows = self.size_bytes = 0  # that were stored
-        self.idle_seconds = idle_seconds
-        self.stall_seconds = stall_seconds
-        self._admission = admission
-        self.arrivals = admission.arrivals
-        self._known: dict[str, Any] | None = None  # the facts, once the command is known
+    admission: Admission
+    caller: Caller
+    idle_seconds: float | None
+    stall_seconds: float
+    command: PutCommand | None = None
+    rows: int = 0  # that were stored
+    size_bytes: int = 0
+    _known: dict[str, Any] | None = None  # the facts, once the command is known
+
+    @property
+    def peer(self) -> str:
+        return self.caller.peer
 
     def __str__(self) -> str:
         command = self.command
@@ -108,10 +110,10 @@ class Producer:
 
     async def room(self) -> None:
         """Wait while ``arrivals`` is full; if it holds nothing there is no need to call this."""
-        await self._admission.room_for_arrivals(self.peer)
+        await self.admission.room_for_arrivals(self.peer)
 
     def awaited(self) -> AbstractContextManager[None]:
-        return self._admission.waits.enter(
+        return self.admission.waits.enter(
             "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **(self._known or self._facts())
         )
 
@@ -148,46 +150,30 @@ class PutAnswers(Protocol):
         """Return only if the client itself has ended its messages."""
 
 
+@dataclass(eq=False)
 class PutReceiver:
     """Takes the puts of both lanes. Arguments as of ``FrameDecoder`` and :class:`Producer`."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        kinds: Kinds,
-        catalogue: Catalogue,
-        counters: Counters,
-        answer_room: AnswerRoom,
-        *,
-        arriving: Arriving,
-        max_message_bytes: int,
-        max_schema_bytes: int,
-        full_validation: bool,
-        idle_seconds: float | None,
-        stall_seconds: float,
-    ) -> None:
-        self.admission = admission
-        self.catalogue = catalogue
-        self.kinds = kinds
-        self.counters = counters
-        self.answer_room = answer_room
-        self.arriving = arriving
-        self.max_message_bytes = max_message_bytes
-        self._max_schema_bytes = max_schema_bytes
-        self._full_validation = full_validation
-        self._idle_seconds = idle_seconds
-        self._stall_seconds = stall_seconds
+    admission: Admission
+    kinds: Kinds
+    catalogue: Catalogue
+    counters: Counters
+    answer_room: AnswerRoom
+    arriving: Arriving
+    max_message_bytes: int
+    max_schema_bytes: int
+    full_validation: bool
+    idle_seconds: float | None
+    stall_seconds: float
 
     def producer(self, caller: Caller) -> Producer:
-        return Producer(
-            self.admission, caller, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
-        )
+        return Producer(self.admission, caller, self.idle_seconds, self.stall_seconds)
 
     def decoder(self) -> FrameDecoder:
         return FrameDecoder(
             max_message_bytes=self.max_message_bytes,
-            full_validation=self._full_validation,
-            max_schema_bytes=self._max_schema_bytes,
+            full_validation=self.full_validation,
+            max_schema_bytes=self.max_schema_bytes,
         )
 
     async def receive(self, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers) -> None:

@@ -7,6 +7,7 @@ import base64
 import binascii
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -55,27 +56,19 @@ LARGE_BODY_BYTES = 64 << 10
 R = TypeVar("R", bound=Request)
 
 
+@dataclass(eq=False)
 class Actions:
     """The actions of one server."""
 
-    def __init__(
-        self,
-        observed: Observed,
-        locations: Locations,
-        offloads: Offloads,
-        loading: Loading,
-        *,
-        drain_requested: asyncio.Event,
-        drain_grace_seconds: float,
-    ) -> None:
-        self._catalogue = observed.catalogue
-        self._kinds = observed.kinds
-        self._observed = observed
-        self._lanes = locations
-        self._offloads = offloads
-        self._loading = loading
-        self._drain_requested = drain_requested
-        self._drain_grace_seconds = drain_grace_seconds
+    observed: Observed
+    locations: Locations
+    offloads: Offloads
+    loading: Loading
+    drain_requested: asyncio.Event
+    drain_grace_seconds: float
+
+    def __post_init__(self) -> None:
+        self._catalogue, self._kinds = self.observed.catalogue, self.observed.kinds
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
 
     async def run(self, action: str, body: bytes, caller: Caller) -> MadeAnswer:
@@ -114,7 +107,7 @@ class Actions:
                 "generation": dataset.generation,
                 "created": created,
                 "lease_seconds": dataset.lease_seconds,
-                "put_locations": self._lanes.puts,
+                "put_locations": self.locations.puts,
                 **({"repeated": True} if repeated else {}),
             }
         )
@@ -127,10 +120,10 @@ class Actions:
         if sealed is None:
             dataset = caller.find(request.dataset, request.generation)
             if request.offload is not None:
-                self._offloads.check(dataset, request.offload)  # before anything is sealed
+                self.offloads.check(dataset, request.offload)  # before anything is sealed
             sealed = await self._kinds[dataset.kind].seal(dataset, request)
             if request.offload is not None:
-                stored.append(await self._offloads.write(dataset, request.offload))
+                stored.append(await self.offloads.write(dataset, request.offload))
         if request.largest is None:
             answer = sealed.to_json()
         else:  # of up to a million partitions
@@ -139,7 +132,7 @@ class Actions:
             {
                 "dataset": request.dataset,
                 **answer,
-                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
+                "read_locations": [*self.locations.reads, *filter(None, [self.locations.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }
         )
@@ -171,7 +164,7 @@ class Actions:
         if generation is not None:
             self._catalogue.dropped_runs.add(name, generation)
         dataset = await self._catalogue.remove(name, generation, why=dropped_by(caller.peer))
-        await self._offloads.forget(dataset)
+        await self.offloads.forget(dataset)
         return dataset
 
     async def _renew(self, body: bytes, caller: Caller) -> bytes:
@@ -198,7 +191,7 @@ class Actions:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
         return MadeAnswer(
-            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self._loading)
+            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self.loading)
         )
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
@@ -230,23 +223,23 @@ class Actions:
                 return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
 
     async def _statistics(self, body: bytes, caller: Caller) -> MadeAnswer:
-        return statistics_answer(self._observed, ListedPage.parse(body, "statistics"), caller)
+        return statistics_answer(self.observed, ListedPage.parse(body, "statistics"), caller)
 
     async def _why(self, body: bytes, caller: Caller) -> MadeAnswer:
-        return why_answer(self._observed, Page.parse(body, "why"), caller)
+        return why_answer(self.observed, Page.parse(body, "why"), caller)
 
     async def _locations(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "locations")
-        lanes = self._lanes
+        lanes = self.locations
         servers = lanes.servers or list(filter(None, [lanes.grpc]))
         known = {"locations": lanes.known, "put_locations": lanes.puts, "servers": servers}
-        return dump_json({**known, "start": own_start(), "offload_to": self._offloads.prefixes})
+        return dump_json({**known, "start": own_start(), "offload_to": self.offloads.prefixes})
 
     async def _drain(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "drain")
         self._catalogue.draining = True
-        self._drain_requested.set()
-        return dump_json({"draining": True, "grace_seconds": self._drain_grace_seconds})
+        self.drain_requested.set()
+        return dump_json({"draining": True, "grace_seconds": self.drain_grace_seconds})
 
     async def _cancel_flight_info(self, body: bytes, caller: Caller) -> bytes:
         # Without pyarrow's objects: those of a FlightInfo of 64 MiB can take several GiB.

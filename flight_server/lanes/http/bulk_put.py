@@ -272,7 +272,7 @@ class Intake(asyncio.BufferedProtocol):
         assert incoming is not None
         at_once = 0
         while True:
-            if self.producer.arrivals.used_bytes:
+            if self.producer.admission.arrivals.used_bytes:
                 await self.producer.room()
             if not incoming.ready:
                 with self.producer.awaited():

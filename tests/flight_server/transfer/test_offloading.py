@@ -136,14 +136,14 @@ async def test_a_storage_that_does_not_answer_fails_the_write_at_its_deadline(
     node: Node, root: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The late call, which goes on in its thread, neither leaves anything nor writes into a later object."""
-    node.offloads._deadline_seconds = 0.05
+    node.offloads.deadline_seconds = 0.05
     dataset = sealed(node, {0: rows(0)})
     held = Held(StoredObject, method, monkeypatch)
     for why in ("no answer for 0.05 s", "no answer yet to an earlier call"):
         with pytest.raises(Unavailable, match=why):
             await node.offloads.write(dataset, prefix_of(root))
     assert dataset.stored is None
-    node.offloads._deadline_seconds = 30
+    node.offloads.deadline_seconds = 30
     (late,) = node.offloads._late.values()
     held.go_on()
     await late
