@@ -24,12 +24,13 @@ Concurrency
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from flight_server.protocol import FlightShuffleError
+
+from .changes import Changes
 
 T = TypeVar("T")
 
@@ -128,9 +129,8 @@ class BroadcastQueue(Generic[T]):
     _passes: Passes | None = field(init=False)
     ended: bool = field(default=False, init=False)
     failure: FlightShuffleError | None = field(default=None, init=False)
-    # Insertion-ordered: wake-ups are first come, first served.
     _subscriptions: dict[Subscription[T], None] = field(default_factory=dict, init=False)
-    _waiting: dict[Subscription[T], asyncio.Future[None]] = field(default_factory=dict, init=False)
+    _changes: Changes = field(default_factory=Changes, init=False)
 
     def __post_init__(self, retain_readers: int | None) -> None:
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
@@ -158,10 +158,7 @@ class BroadcastQueue(Generic[T]):
         if self.ended:
             raise QueueEnded("publish after the end")
         self._items.append(item, size_bytes)
-        self.total_bytes += size_bytes
-        self._length += 1
-        if self._waiting:
-            self._wake()
+        self.advance(1, size_bytes)
 
     def advance(self, count: int, size_bytes: int) -> None:
         """As :meth:`publish`, for items that the :class:`Items` have taken by themselves."""
@@ -169,8 +166,7 @@ class BroadcastQueue(Generic[T]):
             raise QueueEnded("an item after the end")
         self.total_bytes += size_bytes
         self._length += count
-        if self._waiting:
-            self._wake()
+        self._changes.tell()
 
     def begin_again(self, items: Items[T]) -> None:
         """Have other items, which are empty: of the ones before none was published."""
@@ -181,7 +177,7 @@ class BroadcastQueue(Generic[T]):
         """Readers end cleanly after the last item. Twice is fine; after ``fail`` it does nothing."""
         if not self.ended:
             self.ended = True
-            self._wake()
+            self._changes.tell()
 
     def fail(self, cause: FlightShuffleError) -> None:
         """Release all items; every reader, present and later, gets an error of its own, raised ``from`` the cause.
@@ -191,7 +187,7 @@ class BroadcastQueue(Generic[T]):
             self.ended = True
             self.failure = cause
             self.clear()
-            self._wake()
+            self._changes.tell()
 
     def clear(self) -> None:
         """Release all items; a subscription that still needs one gets :class:`Gone`."""
@@ -225,12 +221,6 @@ class BroadcastQueue(Generic[T]):
             yield self._items.item(index)
 
     # The queue's side of Subscription.
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_result(None)
 
     def _bytes_before(self, index: int) -> int:
         if index >= self._length:
@@ -311,17 +301,10 @@ class Subscription(Generic[T]):
         return self._queue.items(self.position, length if stop is None else min(stop, length))
 
     async def wait(self) -> None:
-        """Return at once if ``next_run`` would not block, else at the queue's next change. For one task."""
+        """Return at once if ``next_run`` would not block, else at the queue's next change. Cancelling is safe."""
         queue = self._queue
-        if self.position < queue._length or queue.ended or self._closed or self.position == self.stop:
-            return
-        future = asyncio.get_running_loop().create_future()
-        queue._waiting[self] = future
-        try:
-            await future
-        finally:
-            if queue._waiting.get(self) is future:
-                del queue._waiting[self]
+        if not (self.position < queue._length or queue.ended or self._closed or self.position == self.stop):
+            await queue._changes.next()
 
     def end(self, cause: FlightShuffleError) -> None:
         """Close it; its reader's next call raises a fresh copy of the cause."""
@@ -333,6 +316,4 @@ class Subscription(Generic[T]):
         if not self._closed:
             self._closed = True
             self._queue._subscriptions.pop(self, None)
-            future = self._queue._waiting.pop(self, None)
-            if future is not None and not future.done():
-                future.set_result(None)
+            self._queue._changes.tell()
