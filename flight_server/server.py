@@ -114,9 +114,7 @@ class Server:
         }
 
     async def start(self) -> None:
-        """Start every part; after an error no part runs. Raises OSError: the address cannot be bound, or the data
-        directory cannot be used.
-        """
+        """Start every part; after an error none runs. Raises OSError: of the address or the data directory."""
         try:
             await self._start()
         except BaseException:

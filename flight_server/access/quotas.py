@@ -171,9 +171,7 @@ class Usages:
         return known
 
     def calls_of(self, principal: Principal) -> AbstractContextManager[None]:
-        """A call of this principal runs inside: what it makes is the principal's. One that never had quotas owns
-        nothing.
-        """
+        """What a call inside makes is this principal's. One that never had quotas owns nothing."""
         none = principal.quotas == _NO_QUOTAS and principal.name not in self._known
         return acting_for(None if none else self.of(principal))
 

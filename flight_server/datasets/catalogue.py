@@ -360,9 +360,7 @@ class Catalogue:
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
-        """Delete the row of a durable dataset, if it has one, before anything that is committed later. If the server
-        ends before, the row stays with its files.
-        """
+        """Delete the row of a durable dataset before all later commits. If the server ends before, it stays."""
         on_disk = dataset.on_disk
         if on_disk is not None and on_disk.row is not None:
             deletion = on_disk.deletion(finishing=not dataset.dropped)
@@ -468,9 +466,7 @@ class Catalogue:
         return list(self._alive.values())
 
     def close(self) -> None:
-        """Drop all but sealed durable datasets and end the threads. No commit is on its way any more
-        (:meth:`Disk.end_commits`). Blocks. Twice is fine.
-        """
+        """Drop all but sealed durable datasets and end the threads, after :meth:`Disk.end_commits`. Blocks."""
         for dataset in self.staged.all():
             dataset.why_gone = SERVER_ENDED
             self.unstage(dataset)

@@ -142,9 +142,7 @@ class Dataset(Lifetime):
         return self.attached.declared(request)
 
     def check_same(self, request: CreateRequest, schema: SchemaMessage | None) -> None:
-        """Compare a repeated ``create``. Raises AlreadyExists if one of ``_COMPARED`` differs, InvalidRequest if the
-        schema does.
-        """
+        """Compare a repeated ``create``. Raises AlreadyExists if ``_COMPARED`` differ, or as :meth:`check_schema`."""
         mine = self.request()
         differing = [what for what in _COMPARED if getattr(mine, what) != getattr(request, what)]
         self.check_schema(schema)
@@ -198,9 +196,7 @@ class Dataset(Lifetime):
     # Partitions
 
     def partition(self, index: int) -> Partition:
-        """The partition, made now if it was never asked for. Raises NotFound if the dataset has none, OutOfBudget if
-        ``metadata`` has no room.
-        """
+        """The partition, made when it is first asked for. Raises NotFound, OutOfBudget: ``metadata`` has no room."""
         if not 0 <= index < self.partition_count:
             raise self._none(index)
         known = self._partitions.get(index)
@@ -240,9 +236,7 @@ class Dataset(Lifetime):
         return list(self._partitions.values())
 
     def listed(self, partitions: Sequence[int] | str) -> Sequence[int]:
-        """The numbers, or for ``"all"`` those of all partitions. Raises NotFound for one that the dataset does not
-        have.
-        """
+        """The numbers, or for ``"all"`` those of all partitions. Raises NotFound for one that there is not."""
         if isinstance(partitions, str):
             return range(self.partition_count)
         if max(partitions) >= self.partition_count:
@@ -250,9 +244,7 @@ class Dataset(Lifetime):
         return partitions
 
     def lacks_frames(self, index: int) -> bool:
-        """Whether a partition is known to have no frames. It is not made: that would take memory for as long as the
-        dataset lives.
-        """
+        """Whether a partition is known to have no frames. It is not made: that takes memory to the dataset's end."""
         known = index in self._partitions or index >= self.partition_count
         return not known and self.sealed and not self.dropped
 
@@ -310,9 +302,7 @@ class Dataset(Lifetime):
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
-        """Make it the dataset that an earlier process sealed: of each partition its number, and what
-        :meth:`Partition.restore` takes. Raises as :meth:`partition`.
-        """
+        """Make it one that an earlier process sealed: of each partition its number and :meth:`Partition.restore`'s."""
         assert self.on_disk is not None
         for index, first, first_bytes, totals in partitions:
             partition = self.partition(index)
@@ -488,9 +478,7 @@ class Dataset(Lifetime):
         return used
 
     def close(self) -> None:
-        """Seal it. Many open partitions follow by themselves, each at the latest when it is asked for. Twice is
-        fine.
-        """
+        """Seal it. Many open partitions follow soon, each at the latest when it is asked for. Twice is fine."""
         if not self.sealed:
             self.step("seal")
             self.attempts.sealed()

@@ -68,9 +68,7 @@ def new_generation() -> str:
 
 
 def is_earlier_run(generation: str, other: str) -> bool:
-    """Whether both are of one write over several servers, whose generations end in the number of its run, and
-    ``generation`` is of an earlier run.
-    """
+    """Whether both are runs of one write over several servers, and ``generation`` is the earlier one."""
     return generation[:_WRITE_DIGITS] == other[:_WRITE_DIGITS] and generation < other
 
 

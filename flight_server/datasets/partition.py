@@ -182,9 +182,7 @@ class Partition:
         self._queue.begin_again(self.table)
 
     def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
-        """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
-        before ``first``.
-        """
+        """Seal it with these totals; its frames from ``first`` on, after ``first_bytes``, are still to be loaded."""
         self._queue.restore(first, first_bytes, totals.frames, totals.bytes)
         self._rows, self._crc32c = totals.rows, totals.crc32c
         self.loaded = first == totals.frames
@@ -236,9 +234,7 @@ class Partition:
             self._queue.fail(cause)
 
     def drop(self, why: str = "was dropped", remedy: str = "write it again") -> None:
-        """Release all frames; readers get DatasetDropped with ``why`` and ``remedy``, or why it failed before. Twice is
-        fine.
-        """
+        """Release all frames; readers get DatasetDropped, or why it failed before. Twice is fine."""
         self._step("drop")
         self._queue.fail(
             DatasetDropped(

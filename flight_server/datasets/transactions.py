@@ -93,9 +93,7 @@ class Transactions:
         )
 
     def check_after(self, transaction: Transaction) -> None:
-        """Raise Conflict if a write with ``after``, which :meth:`find` does not know, does not follow the last write of
-        its id.
-        """
+        """Raise Conflict if a write with ``after`` that :meth:`find` does not know does not follow its last one."""
         name, number, after = transaction.id, transaction.version, transaction.after
         entry = self._ids.get(name)
         last, version = (None, 0) if entry is None else entry[-2:]

@@ -123,15 +123,11 @@ class FrameDecoder:
         self._dictionaries: dict[int, tuple[int, int]] = {}  # decoded and copied bytes of each in force
 
     def feed(self, message: bytes) -> Accepted:
-        """Check one FlightData message: both steps. Raises BadFrame: it is not valid at this place. The decoder must
-        not be used again.
-        """
+        """Both steps. Raises BadFrame: it is not valid at this place. The decoder must not be used again."""
         return self.decode(self.inspect(message))
 
     def inspect(self, message: bytes) -> Inspected:
-        """Look at the framing of the next message. May run in any one thread, and should if :meth:`has_large_header`.
-        Raises as :meth:`feed`.
-        """
+        """Look at the next message's framing, in any one thread (:meth:`has_large_header`). Raises as :meth:`feed`."""
         if len(message) > self._max_message_bytes:
             raise self._too_large(len(message), "has")
         parts = wire.locate(message)

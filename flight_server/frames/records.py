@@ -284,9 +284,7 @@ _OWN = frozenset({"_metadata", "_dataset", "_partition"})
 
 
 class Packed(NamedTuple):
-    """Tables as bytes, each with the bytes of its frames. ``files``: the segments by their index, each with the end of
-    its last frame.
-    """
+    """Tables as bytes, each with the bytes of its frames. ``files``: each with the end of its last frame."""
 
     tables: list[bytes]
     frame_bytes: list[int]

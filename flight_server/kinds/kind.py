@@ -148,9 +148,7 @@ class DatasetKind:
         return []
 
     def recover(self) -> None:
-        """Bring back its files on disk, but those of sealed partitions. Blocks; before the server listens. Raises
-        OSError: the start must end.
-        """
+        """Bring back its files on disk, but those of sealed partitions. Blocks. Raises OSError: the start must end."""
 
     async def start(self, background: Background, every_seconds: float) -> None:
         """Begin its lasting work when the server listens; its duties come every so many seconds."""

@@ -261,9 +261,7 @@ def error_classes() -> dict[str, type[FlightShuffleError]]:
 
 
 def from_json(text: str | bytes) -> FlightShuffleError:
-    """The error that :meth:`FlightShuffleError.to_json` wrote; of the base class for an unknown code. ValueError for
-    other text.
-    """
+    """The error that ``to_json`` wrote; of the base class for an unknown code. ValueError for other text."""
     try:
         body = json.loads(text)
     except RecursionError:

@@ -237,9 +237,7 @@ class SealRequest(Request, what="seal"):
 
 @dataclass(frozen=True)
 class DatasetRequest(Body):
-    """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``. ``drop`` with
-    ``staged`` drops a staged write only.
-    """
+    """Body of ``drop``, ``renew`` and clients' ``statistics`` and ``why``. ``staged``: drop a staged write only."""
 
     dataset: Annotated[str | None, parse_as(check_dataset_name)] = None
     generation: Text = None

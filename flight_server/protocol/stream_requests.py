@@ -34,9 +34,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
 def check_attempt(attempt: object, what: str = "attempt") -> str:
-    """The attempt, which Spark has as an integer, as text. Raises InvalidRequest if it is not 1 to 100 of ``A-Z a-z
-    0-9 . _ : -``.
-    """
+    """The attempt, in Spark an integer, as text. Raises InvalidRequest."""
     if isinstance(attempt, int) and not isinstance(attempt, bool):
         attempt = str(attempt)
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):

@@ -100,9 +100,7 @@ class Quarantine:
         return [entry for entry in self.entries if entry.key == (name, generation)]
 
     def note(self, entry: Quarantined) -> None:
-        """List damage that was found just now, and have it committed. A second entry of one generation changes
-        nothing.
-        """
+        """List damage that was just found, and have it committed. A second entry of a generation changes nothing."""
         if all(entry.key != other.key for other in self.entries):
             self.listed(entry)
             if self._database is not None:

@@ -57,9 +57,7 @@ class Folder:
         self._make_folder()
 
     def make(self, suffix: Suffix) -> tuple[Path, int]:
-        """A new, empty file: its path, and a descriptor to write and read it. Raises OSError, also as
-        :meth:`check_held`.
-        """
+        """A new, empty file: its path, and a descriptor to write and read it. Raises OSError."""
         self.check_held()
         if not self.path.is_dir():  # it has vanished, and what is spilled from now on needs it
             self._make_folder()

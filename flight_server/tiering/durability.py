@@ -300,9 +300,7 @@ def _is_safe(slice_: SegmentSlice | None) -> bool:
 
 
 def _sync(segments: Iterable[Segment]) -> None:
-    """Write the segments' bytes to the medium. Blocks. After DiskTrouble some of them may not be there; segments that
-    failed are ``suspect``.
-    """
+    """Write the segments' bytes to the medium. Blocks. Raises DiskTrouble; segments that failed are ``suspect``."""
     for segment in segments:
         segment.sync()
         if not segment.in_place():

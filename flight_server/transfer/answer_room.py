@@ -54,9 +54,7 @@ class AnswerRoom:
         self._deadline_seconds = deadline_seconds
 
     async def room(self, size_bytes: int, reader: Reader) -> Reservation | None:
-        """Room for an answer of that size; None for a small one. Cancelling releases it. Raises OutOfBudget: there was
-        none until the deadline.
-        """
+        """Room for an answer; None for a small one. Cancelling releases it. Raises OutOfBudget at the deadline."""
         if size_bytes <= SMALL_BYTES:
             return None
         needed_bytes, limit_bytes = COPIES * size_bytes, self.pool.limit_bytes

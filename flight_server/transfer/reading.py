@@ -77,9 +77,7 @@ class Outgoing:
 
 
 class Gathering(NamedTuple):
-    """Which frames a consumer may send as one message: those of at most ``small_bytes``, and of these from one frame on
-    ``most_frames(frame)``.
-    """
+    """Which frames may go as one message: those of ``small_bytes``, from one frame on ``most_frames(frame)``."""
 
     small_bytes: int
     most_frames: Callable[[Frame], int]
@@ -294,9 +292,7 @@ class _Cursor:
         self._add(burst, *await self.back.next_to_send(self.waiting[0]))
 
     def _take_run(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> bool:
-        """Take the next frames that are in RAM and need no dictionary, if there is room for all of them. False: the
-        next message is to be taken alone.
-        """
+        """Take the next frames in RAM that need no dictionary, with room for all. False: take the next alone."""
         try:
             run = self.subscription.next_run(BURST_MESSAGES, burst_bytes)
         except WouldBlock:

@@ -139,9 +139,7 @@ class PutAnswers(Protocol):
 
     @property
     def checksum(self) -> int | None:
-        """The client's ``sent_crc32c`` of the message that came last; after the last one its ``running_crc32c`` of all.
-        None if it sends none.
-        """
+        """The client's ``sent_crc32c`` of the last message, in the end its ``running_crc32c``; None if it has none."""
 
     def put(self, metadata: bytes, room: Reservation | None = None) -> None:
         """Send a PutResult with this app_metadata. Never waits. ``room`` counts it until the transport has taken it."""
@@ -299,9 +297,7 @@ class _Put:
         sink.dataset.touch()
 
     async def _admit(self, dataset: Dataset, size_bytes: int) -> Reservation:
-        """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop,
-        QuotaExceeded.
-        """
+        """Wait for room to keep a message, while no lease ends. Raises DatasetDropped, QuotaExceeded."""
         partition, owner = self._command.partition, dataset.owner
         if owner is None and (at_once := self._admission.admit_nowait(size_bytes)) is not None:
             if dataset.dropped:
@@ -448,9 +444,7 @@ class _Put:
 
 
 def parse_path(path: Sequence[bytes | memoryview]) -> tuple[str, int | None]:
-    """Dataset and, if it is named, partition of a PATH descriptor. Raises InvalidRequest for no element, more than two,
-    or an illegal one.
-    """
+    """Dataset and, if named, partition of a PATH descriptor. Raises InvalidRequest."""
     if not 1 <= len(path) <= 2:
         raise InvalidRequest(
             f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"

@@ -270,9 +270,7 @@ class Actions:
 
 
 async def _parsed(kind: type[R], body: bytes) -> R:
-    """The request, which is parsed in a thread if it is large; a cancellation comes after that, as its room is held so
-    long. Raises InvalidRequest.
-    """
+    """The request, parsed in a thread if it is large; a cancellation comes after that. Raises InvalidRequest."""
     if len(body) <= LARGE_BODY_BYTES:
         return kind.parse(body)
     return await in_thread(None, partial(kind.parse, body, in_thread=True))

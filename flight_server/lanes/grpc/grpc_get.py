@@ -67,9 +67,7 @@ class GrpcGet:
         self._turns = Turns()
 
     async def serve(self, ticket_message: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
-        """Send the frames that the ticket names. Raises FlightShuffleError: see :meth:`Reads.read`; the client has got
-        only a part, and no totals.
-        """
+        """Send the frames that the ticket names, and the totals. Raises FlightShuffleError: see :meth:`Reads.read`."""
         self._puts.catalogue.check_open()
         async with counted(self._puts.admission, "DoGet", ticket_message, context.peer()):
             ticket, room = self._parsed(ticket_message)

@@ -206,9 +206,7 @@ def small_run(burst: Sequence[Outgoing], at: int) -> Sequence[Outgoing]:
 
 
 def hand_over(run: Sequence[Outgoing]) -> Reservation:
-    """The room of all messages of a run, which its first one has from now on; also of later ones that share it. None of
-    the run keeps its bytes.
-    """
+    """The room of all messages of a run, which its first one has from now on. None of the run keeps its bytes."""
     rooms = [*dict.fromkeys(outgoing.room for outgoing in run if outgoing.room is not None)]
     pool, size_bytes = rooms[0].pool, sum(room.size_bytes for room in rooms)
 

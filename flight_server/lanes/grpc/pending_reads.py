@@ -142,9 +142,7 @@ class PendingReads:
         self._prune_above = 1000
 
     async def request(self, context: Context) -> bytes | None:
-        """The request of a call that has one; None if the client has ended. Raises
-        Unavailable: it has not arrived in time, or it was ended.
-        """
+        """A call's request; None if the client has ended. Raises Unavailable: it has not come in time, or was ended."""
         read = None
         try:
             async with asyncio.timeout(self._stall_seconds) as timeout:

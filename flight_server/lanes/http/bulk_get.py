@@ -134,9 +134,7 @@ class ArrowStream(web.StreamResponse):
 
 @dataclass(frozen=True)
 class BulkRead:
-    """One request to read: one partition, several, or all of the dataset's, one after the other. ``reader``: of the
-    first one.
-    """
+    """One request to read partitions one after the other, the first one by this ``reader``."""
 
     reads: Reads
     dataset: Dataset
@@ -256,9 +254,7 @@ class _Stream:
     async def begun(
         self, headers: Mapping[str, str], trailers: Iterable[str], schema_header: bytes, reader: Reader
     ) -> AsyncIterator[ArrowStream]:
-        """Send the head and the schema. The connection is cut if the block does not ``finish``. ``trailers``: their
-        names.
-        """
+        """Send the head, with the trailers' names, and the schema. Without ``finish`` the connection is cut."""
         extra = {CHECKSUMS_HEADER: CHECKSUMS} if self._checked else {}
         self._response = ArrowStream({**headers, "Trailer": ", ".join(trailers), **extra})
         await self._response.prepare(self._request)

@@ -158,9 +158,7 @@ class Incoming:
         return self.ready
 
     def take(self) -> bytes | None:
-        """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: the announced message is
-        longer than ``max_message_bytes``.
-        """
+        """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: it is too long."""
         if self._large is not None:
             message, self._rest = self._large.take()
             self._large = None
@@ -238,9 +236,7 @@ class Intake(asyncio.BufferedProtocol):
         self._transport.write(_CHECKED_HEAD if checked else _HEAD)
 
     async def receive(self) -> web.StreamResponse:
-        """Take the put, and accept it. Raises FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with
-        ``refuse``.
-        """
+        """Take the put, and accept it. Raises as :meth:`PutReceiver.receive`; answer with ``refuse``."""
         async with aclosing(self._messages()) as messages:
             await self._puts.receive(messages, self.producer, self)
         self._transport.write(answer(ACCEPTED))

@@ -32,9 +32,7 @@ class FramedMessage(NamedTuple):
 
 
 def framed(messages: Sequence[FramedMessage], *, checked: bool) -> Iterator[bytes | FramedMessage]:
-    """The messages and the bytes around each chunk: one chunk, or if ``checked`` chunks of ``CHECKED_MESSAGES``, with
-    checksums.
-    """
+    """The messages and the bytes around the one chunk, or if ``checked`` around chunks of ``CHECKED_MESSAGES``."""
     at_once = CHECKED_MESSAGES if checked else max(1, len(messages))
     for begin in range(0, len(messages), at_once):
         some = messages[begin : begin + at_once]
