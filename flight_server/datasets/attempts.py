@@ -193,11 +193,8 @@ class Attempts:
         return len(self._first_commit)
 
     def begin(self, producer: int, attempt: str) -> Attempt:
-        """Add an attempt.
-
-        Raises:
-            AlreadyExists: the same attempt is being written or has committed.
-            OutOfBudget: ``metadata`` has no room for it.
+        """Add an attempt. Raises AlreadyExists: the same attempt is being written or has committed; OutOfBudget:
+        ``metadata`` has no room for it.
         """
         known = self._by_key.get((producer, attempt))
         if known is not None and known.state is not AttemptState.DISCARDED:

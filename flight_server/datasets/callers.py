@@ -52,11 +52,8 @@ class Caller:
         return self.principal.sees_all
 
     def check(self, name: str, generation: str | None = None, start: str | None = None) -> None:
-        """Check the operation's permission on a dataset.
-
-        Raises:
-            ServerLost, NotFound: the principal does not see it, unless the call may make it.
-            Forbidden: it lacks the permission.
+        """Check the operation's permission on a dataset. Raises ServerLost, NotFound: the principal does not see it,
+        unless the call may make it; Forbidden: it lacks the permission.
         """
         operation, principal = self.operation, self.principal
         if operation.resource is not Resource.NEW and not principal.sees(name):
@@ -134,11 +131,8 @@ class Caller:
 
 
 def _first_of(dataset: Dataset, ticket: Ticket) -> int:
-    """The first partition that a ticket without one partition is for.
-
-    Raises:
-        InvalidRequest: it lists none, and the dataset has several.
-        NotFound: see :meth:`Dataset.listed`.
+    """The first partition that a ticket without one partition is for. Raises InvalidRequest: it lists none, and the
+    dataset has several; NotFound: see :meth:`Dataset.listed`.
     """
     if ticket.partitions is not None:
         return dataset.listed(ticket.partitions)[0]

@@ -175,11 +175,8 @@ class Dataset(Lifetime):
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
-        """Wait for the schema. Cancelling is safe.
-
-        Raises:
-            DatasetDropped: the dataset was dropped, or replaced.
-            Conflict: it was sealed, and no producer has given a schema.
+        """Wait for the schema. Cancelling is safe. Raises DatasetDropped: the dataset was dropped, or replaced;
+        Conflict: it was sealed, and no producer has given a schema.
         """
         while self.schema is None:
             if self.gone:
@@ -264,11 +261,8 @@ class Dataset(Lifetime):
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and not self.attached.pulled
 
     def begin_stream(self, index: int) -> Partition:
-        """The partition, for its one producer.
-
-        Raises:
-            AlreadyExists: it has or had one.
-            NotFound, OutOfBudget: see :meth:`partition`.
+        """The partition, for its one producer. Raises AlreadyExists: it has or had one; NotFound, OutOfBudget: see
+        :meth:`partition`.
         """
         partition = self.partition(index)
         if partition.writing or partition.state is not PartitionState.OPEN:

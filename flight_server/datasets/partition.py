@@ -266,11 +266,8 @@ class Partition:
         self._queue.passed(start, len(self._queue) if stop is None else stop)
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """A reader with a name has received the frames that it last asked for, up to before number ``frames``.
-
-        Raises:
-            NotFound: it has no place.
-            InvalidRequest: the partition, or the range that it asked for, has fewer frames.
+        """A reader with a name has received the frames that it last asked for, up to before number ``frames``. Raises
+        NotFound: it has no place; InvalidRequest: the partition, or the range that it asked for, has fewer frames.
         """
         if frames > len(self._queue):
             raise InvalidRequest.about(

@@ -116,11 +116,8 @@ class Places:
             self._left[reader] = place
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """The reader has received the frames of its range before ``frames``.
-
-        Raises:
-            NotFound: it has no place.
-            InvalidRequest: its range ends before ``frames``: the reader speaks of an earlier range, and comes too late.
+        """The reader has received the frames of its range before ``frames``. Raises NotFound: it has no place;
+        InvalidRequest: its range ends before ``frames``: the reader speaks of an earlier range, and comes too late.
         """
         self.expire(now)
         place = self._by_reader.get(reader)

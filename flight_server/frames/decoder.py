@@ -171,11 +171,8 @@ class FrameDecoder:
         return self._schema_size
 
     def decode(self, inspected: Inspected, declared: int | None = None) -> Accepted:
-        """Check the contents of the message inspected last. May run in any one thread.
-
-        Raises:
-            DamagedMessage: its checksum is not the one that the producer has ``declared``.
-            BadFrame: as :meth:`feed`.
+        """Check the contents of the message inspected last. May run in any one thread. Raises DamagedMessage: its
+        checksum is not the one that the producer has ``declared``; BadFrame: as :meth:`feed`.
         """
         parts, header, kind = inspected.parts, inspected.header, inspected.kind
         checksum = message_crc32c(parts.header, parts.body)

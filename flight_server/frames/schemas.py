@@ -159,11 +159,8 @@ class Schemas:
         self._held: weakref.WeakValueDictionary[bytes, SchemaMessage] = weakref.WeakValueDictionary()
 
     def hold(self, schema: SchemaMessage, dataset: str) -> SchemaMessage:
-        """The shared object of this schema.
-
-        Raises:
-            InvalidRequest: it is larger than ``max_bytes``.
-            OutOfBudget: ``metadata`` has no room for it.
+        """The shared object of this schema. Raises InvalidRequest: it is larger than ``max_bytes``; OutOfBudget:
+        ``metadata`` has no room for it.
         """
         size_bytes = len(schema.header)
         if size_bytes > self.max_bytes:

@@ -104,22 +104,14 @@ class DatasetKind:
         return self.catalogue.create(request, schema)
 
     def sink(self, command: PutCommand, dataset: Dataset | None, schema: SchemaMessage) -> Sink:
-        """Begin a put.
-
-        Args:
-            dataset: that the name, or the generation of a staged write, leads to; None if there is none, or it is
-                overwritten.
-
-        Raises:
-            InvalidRequest, Conflict, NotFound, StaleTicket: the kind takes no such put.
+        """Begin a put. ``dataset``: that the name, or the generation of a staged write, leads to; None if there is
+        none, or it is overwritten. Raises InvalidRequest, Conflict, NotFound, StaleTicket: the kind takes no such put.
         """
         raise NotImplementedError
 
     async def seal(self, dataset: Dataset, request: SealRequest) -> Sealed:
-        """Do the action ``seal``.
-
-        Raises:
-            Conflict: the action seals no dataset of this kind; or as :func:`~flight_server.kinds.seals.seal`.
+        """Do the action ``seal``. Raises Conflict: the action seals no dataset of this kind; or as
+        :func:`~flight_server.kinds.seals.seal`.
         """
         raise Conflict.about(
             dataset.name,
@@ -128,13 +120,8 @@ class DatasetKind:
         )
 
     def read(self, dataset: Dataset, versions: Versions | None, until: int | None) -> VersionRead | None:
-        """The read of a reader; None for the frames of partitions.
-
-        Args:
-            versions, until: that the reader asks for.
-
-        Raises:
-            InvalidRequest: the kind has no such reads.
+        """The read of a reader; None for the frames of partitions. ``versions``, ``until``: that the reader asks for.
+        Raises InvalidRequest: the kind has no such reads.
         """
         if versions is not None:
             raise InvalidRequest.about(

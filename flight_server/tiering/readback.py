@@ -287,12 +287,8 @@ def _read_all(burst: _Burst) -> _Results:
 def frame_lost(
     quarantine: Quarantine, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
 ) -> CorruptFrame:
-    """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers.
-
-    Changes nothing if the partition has failed or was reopened since.
-
-    Args:
-        epoch: the partition's when it had the frame.
+    """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers. Changes
+    nothing if the partition has failed or was reopened since. ``epoch``: the partition's when it had the frame.
     """
     cause = CorruptFrame.about(partition.dataset, f": {corrupt.message}", partition=partition.index)
     if partition.epoch == epoch and partition.failure is None:

@@ -83,11 +83,8 @@ class AnswerRoom:
     async def send(
         self, answer: MadeAnswer, write: Callable[[bytes], Awaitable[None]], reader: Reader
     ) -> None:
-        """Make an answer when there is room for it, and write it.
-
-        Raises:
-            OutOfBudget: see :meth:`room`.
-            ReaderTooSlow: see :meth:`Delivery.deliver`.
+        """Make an answer when there is room for it, and write it. Raises OutOfBudget: see :meth:`room`; ReaderTooSlow:
+        see :meth:`Delivery.deliver`.
         """
         data, room = await self.made(answer, reader)
         await self.delivery.deliver(write, data, reader, room=room)

@@ -72,11 +72,8 @@ class Offloads:
         self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
 
     def check(self, dataset: Dataset, prefix: str) -> str:
-        """The allowed prefix that a dataset may be offloaded below.
-
-        Raises:
-            Forbidden: see ``check_allowed``.
-            Conflict: it is durable, or was offloaded elsewhere.
+        """The allowed prefix that a dataset may be offloaded below. Raises Forbidden: see ``check_allowed``; Conflict:
+        it is durable, or was offloaded elsewhere.
         """
         if dataset.durable:
             raise Conflict.about(

@@ -148,11 +148,8 @@ class Reads:
         self.loading = Loading(self._disk, self.budget.metadata)
 
     async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
-        """The dataset's schema, once ``create`` or a producer has given it.
-
-        Raises:
-            Unavailable: there was none within ``schema_seconds``.
-            DatasetDropped: the dataset was dropped before.
+        """The dataset's schema, once ``create`` or a producer has given it. Raises Unavailable: there was none within
+        ``schema_seconds``; DatasetDropped: the dataset was dropped before.
         """
         if dataset.schema is not None:
             return dataset.schema

@@ -72,11 +72,8 @@ class Actions:
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
 
     async def run(self, action: str, body: bytes, caller: Caller) -> MadeAnswer:
-        """The body of the action's one result; a large one is yet to be made.
-
-        Raises:
-            Unsupported: there is no such action.
-            Forbidden, NotFound: see :class:`Caller`.
+        """The body of the action's one result; a large one is yet to be made. Raises Unsupported: there is no such
+        action; Forbidden, NotFound: see :class:`Caller`.
         """
         operation = self._rows.get(action)
         if operation is None:

@@ -191,9 +191,7 @@ class FlightService:
         self, _: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
     ) -> None:
         """Exchange the credentials in the request's headers for their token, in the answer's header ``authorization``.
-
-        Raises:
-            Unauthenticated: there are none, or they are wrong.
+        Raises Unauthenticated: there are none, or they are wrong.
         """
         headers: tuple[tuple[str, str], ...] = ()
         if self.authenticator.wants_token:

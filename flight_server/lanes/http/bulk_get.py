@@ -83,11 +83,8 @@ class ArrowStream(web.StreamResponse):
         self._whole = False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the head, once.
-
-        Raises:
-            InvalidRequest: the request is older than HTTP/1.1.
-            ConnectionError: the client has left.
+        """Send the head, once. Raises InvalidRequest: the request is older than HTTP/1.1; ConnectionError: the client
+        has left.
         """
         if self._writer is None:
             if request.version < (1, 1):
@@ -184,11 +181,8 @@ class BulkRead:
         }
 
     async def answer(self, request: web.Request, call: ServedCall) -> web.StreamResponse:
-        """Send the stream to its end, or cut it.
-
-        Raises:
-            FlightShuffleError: before the first byte it becomes a status; after it the connection is cut.
-            ConnectionError: the client has left.
+        """Send the stream to its end, or cut it. Raises FlightShuffleError: before the first byte it becomes a status;
+        after it the connection is cut; ConnectionError: the client has left.
         """
         reads, dataset, ticket, reader = self.reads, self.dataset, self.ticket, self.reader
         dataset.attached.want(dataset, reader.partition)
