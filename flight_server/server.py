@@ -182,7 +182,7 @@ class Server:
         self.catalogue.draining = True
         for kind in self.node.kinds.values():
             kind.drain()
-        await self._health.drain()
+        self._health.drain()
         self._http.drain()
         await self.node.running.end(grace_seconds)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
