@@ -197,7 +197,7 @@ class Offloads:
         """The result of work in a thread. A cancellation comes after it. Raises TimeoutError: it goes on."""
         call = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         try:
-            await to_its_end(asyncio.ensure_future(asyncio.wait([call], timeout=self.deadline_seconds)))
+            await to_its_end(asyncio.wait([call], timeout=self.deadline_seconds))
         finally:
             if not call.done():
                 self._late[stored.address] = asyncio.create_task(self._removed(stored, call))
