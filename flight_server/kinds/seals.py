@@ -66,9 +66,10 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
             return appended
         check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)
-    check: Callable[[], None] = lambda: None
-    finish: Callable[[], None] = dataset.close
+    check: Callable[[], None]
+    finish: Callable[[], None]
     if mode is None:
+        check, finish = lambda: None, dataset.close
         request = replace(request, partitions=None, partition_bytes=None)
     else:
         if mode is WriteMode.APPEND:

@@ -155,6 +155,17 @@ class Body:
         return value
 
     @classmethod
+    def member(cls, members: Fields, key: str) -> Self | None:
+        """The one that is a member of another body; None if that has none. Raises InvalidRequest."""
+        value = members.any(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            keys = ", ".join(in_json.key or name for name, in_json, _ in cls._in_json())
+            raise InvalidRequest(f"{members.what}: {key!r} must be an object with {keys}")
+        return cls.of(value, f"{members.what}: {key!r}")
+
+    @classmethod
     def take(cls, members: Fields) -> Self:
         """The value whose keys may stand among others, not yet checked: a field that was absent and has no default is
         None. Raises InvalidRequest.
