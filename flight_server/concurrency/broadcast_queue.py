@@ -113,11 +113,8 @@ class Passes:
 
 @dataclass(slots=True, eq=False)
 class BroadcastQueue(Generic[T]):
-    """The writer's side: counts the items and ends the queue.
-
-    Args:
-        items: empty and for this queue alone.
-        retain_readers: see "Retention"; None keeps all.
+    """The writer's side: counts the items and ends the queue. ``items``: empty and for this queue alone.
+    ``retain_readers``: see "Retention"; None keeps all.
     """
 
     _items: Items[T]

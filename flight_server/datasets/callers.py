@@ -22,10 +22,8 @@ from .spread import check_names_start
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One call's. ``operation``: the row of the table of access that the call is dispatched from.
-
-    Raises:
-        Forbidden: the operation is on the whole server, and the principal lacks the permission on every name.
+    """One call's. ``operation``: the row of the table of access that the call is dispatched from. Raises Forbidden: the
+    operation is on the whole server, and the principal lacks the permission on every name.
     """
 
     _catalogue: Catalogue

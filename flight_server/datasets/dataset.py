@@ -59,11 +59,8 @@ _COMPARED = ("kind", "partitions", "producers", "retention", "durable", "keep", 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a seal that has begun has chosen.
-
-    Args:
-        partitions: the one that takes the frames for each.
-        partition_count: how many the dataset had before.
+    """What a seal that has begun has chosen. ``partitions``: the one that takes the frames for each.
+    ``partition_count``: how many the dataset had before.
     """
 
     attempts: list[Attempt]

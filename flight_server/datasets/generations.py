@@ -153,11 +153,8 @@ def _now() -> str:
 def missing(
     name: str, generation: str | None, started: str, *, here: bool, ended: Endings | None = None
 ) -> NotFound:
-    """The error for a name that leads to no dataset.
-
-    Args:
-        here: the request says that this start had it: the generation of a write over several servers is none of theirs.
-        ended: knows why datasets are gone.
+    """The error for a name that leads to no dataset. ``here``: the request says that this start had it: the generation
+    of a write over several servers is none of theirs. ``ended``: knows why datasets are gone.
     """
     if ended is not None and (why := ended.of(name, generation)) is not None:
         return NotFound(

@@ -94,11 +94,8 @@ class OnDisk:
         self.synced, self.dictionaries = None, {}
 
     def deletion(self, *, finishing: bool, dropped: bool = False) -> Deletion:
-        """How its row is to be deleted.
-
-        Args:
-            finishing: readers finish it.
-            dropped: what is in the quarantine goes, too.
+        """How its row is to be deleted. ``finishing``: readers finish it. ``dropped``: what is in the quarantine goes,
+        too.
         """
         assert self.row is not None
         return Deletion(self, self.row, left=finishing and self.not_loaded > 0, dropped=dropped)

@@ -78,11 +78,8 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class Partition:
-    """One partition of one generation.
-
-    Args:
-        retain_readers: see :class:`~flight_server.concurrency.BroadcastQueue`.
-        changes: told of every verb.
+    """One partition of one generation. ``retain_readers``: see :class:`~flight_server.concurrency.BroadcastQueue`.
+    ``changes``: told of every verb.
     """
 
     dataset: str

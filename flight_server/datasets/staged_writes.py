@@ -167,11 +167,8 @@ class StagedWrites:
         return None if generation is None else self._appended.get((name, generation))
 
     def end(self, dataset: Dataset, why: str, appended: Sealed | None = None) -> None:
-        """Forget a staged dataset, which gets back its own lease. Twice is fine.
-
-        Args:
-            why: it is not staged any more, after its name.
-            appended: the part of another dataset that it became, if it did.
+        """Forget a staged dataset, which gets back its own lease. Twice is fine. ``why``: it is not staged any more,
+        after its name. ``appended``: the part of another dataset that it became, if it did.
         """
         staged = self._of(dataset)
         if staged is None:

@@ -100,11 +100,8 @@ class _Feed:
 
 
 class FrameDecoder:
-    """The state of one producer's stream.
-
-    Args:
-        max_message_bytes: also of a decompressed message.
-        full_validation: check every offset and UTF-8 text, too.
+    """The state of one producer's stream. ``max_message_bytes``: also of a decompressed message. ``full_validation``:
+    check every offset and UTF-8 text, too.
     """
 
     def __init__(

@@ -42,11 +42,8 @@ class Payload:
 
 @dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Message:
-    """A stored frame or dictionary: its bytes in RAM, on disk, or both.
-
-    Args:
-        size_bytes: of the whole FlightData message.
-        crc32c, metadata_crc32c: of its IPC message and of its app_metadata, see ``checksums``.
+    """A stored frame or dictionary: its bytes in RAM, on disk, or both. ``size_bytes``: of the whole FlightData
+    message. ``crc32c``, ``metadata_crc32c``: of its IPC message and of its app_metadata, see ``checksums``.
     """
 
     size_bytes: int
@@ -118,11 +115,8 @@ class Message:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DictionaryMessage(Message):
-    """One dictionary message.
-
-    Args:
-        sequence: its number among its producer's messages.
-        room: counts the object itself, see ``memory.accounts``.
+    """One dictionary message. ``sequence``: its number among its producer's messages. ``room``: counts the object
+    itself, see ``memory.accounts``.
     """
 
     sequence: int

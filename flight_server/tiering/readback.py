@@ -72,11 +72,8 @@ class Reader:
 
 @dataclass(eq=False)
 class ReadBack:
-    """The bytes for one subscription.
-
-    Args:
-        waiting: messages that the reader has taken from the subscription and asks for next.
-        counted: called with the size of each frame read from disk.
+    """The bytes for one subscription. ``waiting``: messages that the reader has taken from the subscription and asks
+    for next. ``counted``: called with the size of each frame read from disk.
     """
 
     reader: Reader

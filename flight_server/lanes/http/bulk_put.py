@@ -95,12 +95,8 @@ class _Large:
 
 
 class Incoming:
-    """Cuts the bytes that arrive into messages.
-
-    Args:
-        scratch: where bytes of no large message arrive. All connections of a loop may share it: nothing stays there
-            between two reads.
-        checked: each length is followed by a checksum.
+    """Cuts the bytes that arrive into messages. ``scratch``: where bytes of no large message arrive. All connections of
+    a loop may share it: nothing stays there between two reads. ``checked``: each length is followed by a checksum.
     """
 
     def __init__(self, scratch: memoryview, max_message_bytes: int, *, checked: bool = False) -> None:
