@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,30 +152,29 @@ async def test_a_storage_that_does_not_answer_fails_the_write_at_its_deadline(
     assert pa.ipc.open_stream(path_of(address).read_bytes()).read_all().num_rows == 12
 
 
-async def test_a_cancelled_write_leaves_nothing(
-    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "ends", "error"),
+    [
+        ("write", lambda node, writing: writing.cancel(), asyncio.CancelledError),
+        ("finish", lambda node, writing: node.catalogue.drop("a/d"), DatasetDropped),
+    ],
+    ids=["cancelled", "dropped"],
+)
+async def test_a_write_that_is_cancelled_and_one_whose_dataset_is_dropped_leave_nothing(
+    node: Node,
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    ends: Callable[[Node, asyncio.Future[str]], object],
+    error: type[BaseException],
 ) -> None:
     dataset = sealed(node, {0: rows(0)})
-    held = Held(StoredObject, "write", monkeypatch)
+    held = Held(StoredObject, method, monkeypatch)
     writing = asyncio.ensure_future(node.offloads.write(dataset, prefix_of(root)))
     await held.reached()
-    writing.cancel()
+    ends(node, writing)
     held.go_on()
-    with pytest.raises(asyncio.CancelledError):
-        await writing
-    assert not [*(root / "mine").iterdir()]
-
-
-async def test_a_dataset_that_is_dropped_meanwhile_leaves_nothing(
-    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = sealed(node, {0: rows(0)})
-    held = Held(StoredObject, "finish", monkeypatch)
-    writing = asyncio.ensure_future(node.offloads.write(dataset, prefix_of(root)))
-    await held.reached()
-    node.catalogue.drop("a/d")
-    held.go_on()
-    with pytest.raises(DatasetDropped):
+    with pytest.raises(error):
         await writing
     assert not [*(root / "mine").iterdir()]
 
