@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -152,29 +152,20 @@ async def test_a_storage_that_does_not_answer_fails_the_write_at_its_deadline(
     assert pa.ipc.open_stream(path_of(address).read_bytes()).read_all().num_rows == 12
 
 
-@pytest.mark.parametrize(
-    ("method", "ends", "error"),
-    [
-        ("write", lambda node, writing: writing.cancel(), asyncio.CancelledError),
-        ("finish", lambda node, writing: node.catalogue.drop("a/d"), DatasetDropped),
-    ],
-    ids=["cancelled", "dropped"],
-)
+@pytest.mark.parametrize("is_dropped", [False, True])
 async def test_a_write_that_is_cancelled_and_one_whose_dataset_is_dropped_leave_nothing(
-    node: Node,
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    ends: Callable[[Node, asyncio.Future[str]], object],
-    error: type[BaseException],
+    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
 ) -> None:
     dataset = sealed(node, {0: rows(0)})
-    held = Held(StoredObject, method, monkeypatch)
+    held = Held(StoredObject, "finish" if is_dropped else "write", monkeypatch)
     writing = asyncio.ensure_future(node.offloads.write(dataset, prefix_of(root)))
     await held.reached()
-    ends(node, writing)
+    if is_dropped:
+        node.catalogue.drop("a/d")
+    else:
+        writing.cancel()
     held.go_on()
-    with pytest.raises(error):
+    with pytest.raises(DatasetDropped if is_dropped else asyncio.CancelledError):
         await writing
     assert not [*(root / "mine").iterdir()]
 
