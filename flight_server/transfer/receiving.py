@@ -215,7 +215,7 @@ class _Put:
         self._decoder = receiver.decoder()
         self._sink: Sink | None = None
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
-        self._dictionaries = DictionaryRooms()  # of a BatchSink
+        self._dictionaries = DictionaryRooms[Reservation]()  # of a BatchSink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         self.unanswered: bytes | memoryview = b""
@@ -291,9 +291,12 @@ class _Put:
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         dictionaries = self._dictionaries.decoded()
         await sink.add(batch, await self._admit(sink.dataset, size_bytes), dictionaries)
-        self._producer.rows += batch.num_rows
+        self._count(sink, batch.num_rows, size_bytes)
+
+    def _count(self, sink: Sink, rows: int, size_bytes: int) -> None:
+        self._producer.rows += rows
         self._producer.size_bytes += size_bytes
-        self._receiver.counters.batch_in(batch.num_rows, size_bytes)
+        self._receiver.counters.batch_in(rows, size_bytes)
         sink.dataset.touch()
 
     async def _admit(self, dataset: Dataset, size_bytes: int) -> Reservation:
@@ -437,10 +440,7 @@ class _Put:
             return
         assert isinstance(sink, FrameSink)
         sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
-        self._producer.rows += frame.rows
-        self._producer.size_bytes += frame.size_bytes
-        self._receiver.counters.batch_in(frame.rows, frame.size_bytes)
-        sink.dataset.touch()
+        self._count(sink, frame.rows, frame.size_bytes)
 
 
 def parse_path(path: Sequence[bytes | memoryview]) -> tuple[str, int | None]:
