@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from flight_server.concurrency import Waits
-from flight_server.memory import Budget, Reservation, reserve
+from flight_server.memory import MemoryPool, Reservation, reserve
 from flight_server.tiering import Reader
 
 from .delivery import Delivery
@@ -37,6 +37,7 @@ class MadeAnswer:
         return cls(len(data), make)
 
 
+@dataclass(frozen=True)
 class AnswerRoom:
     """Reserves an answer in the account ``answers`` before it is made, and until the client's transport has taken it.
 
@@ -45,13 +46,10 @@ class AnswerRoom:
     its answer is ended by ``eviction`` when others wait. ``deadline_seconds``: for the wait for room.
     """
 
-    def __init__(
-        self, budget: Budget, waits: Waits, delivery: Delivery, *, deadline_seconds: float | None
-    ) -> None:
-        self.pool = budget.answers
-        self._waits = waits
-        self.delivery = delivery
-        self._deadline_seconds = deadline_seconds
+    pool: MemoryPool
+    waits: Waits
+    delivery: Delivery
+    deadline_seconds: float | None
 
     async def room(self, size_bytes: int, reader: Reader) -> Reservation | None:
         """Room for an answer; None for a small one. Cancelling releases it. Raises OutOfBudget at the deadline."""
@@ -62,10 +60,10 @@ class AnswerRoom:
         room = await reserve(
             self.pool,
             min(needed_bytes, limit_bytes),
-            self._waits,
+            self.waits,
             dataset=reader.dataset,
             peer=reader.peer,
-            deadline_seconds=self._deadline_seconds,
+            deadline_seconds=self.deadline_seconds,
         )
         room.grow(max(0, needed_bytes - limit_bytes))
         return room
