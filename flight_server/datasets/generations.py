@@ -156,31 +156,25 @@ def missing(
     """The error for a name that leads to no dataset. ``here``: the request says that this start had it: the generation
     of a write over several servers is none of theirs. ``ended``: knows why datasets are gone.
     """
-    if ended is not None and (why := ended.of(name, generation)) is not None:
-        return NotFound(
-            f"there is no dataset {name!r}: it {why}; list_flights shows what there is",
-            **_facts(name, generation, started, here=True),
-            ended=why,
+    known = None if ended is None else ended.of(name, generation)
+    here = here or known is not None or generation is None or from_this_process(generation)
+    why = f"there is no dataset {name!r}"
+    if known is not None:
+        why += f": it {known}; list_flights shows what there is"
+    elif here or generation is None:
+        why += (
+            ": it was never written, it ended long ago, or it was lost when the server was started, at "
+            f"{started}; list_flights shows what there is"
         )
-    here = here or generation is None or from_this_process(generation)
-    if here:
-        return NotFound(
-            f"there is no dataset {name!r}: it was never written, it ended long ago, or it was lost "
-            f"when the server was started, at {started}; list_flights shows what there is",
-            **_facts(name, generation, started, here=here),
+    elif not _GENERATION.fullmatch(generation):
+        why += f", and {_shown(generation)} is no generation that a server gives; list_flights shows what there is"
+    else:
+        why = (
+            f"dataset {name!r} is not here: its generation {generation} is not of this start of the server, at "
+            f"{started}. The server was restarted, and only durable datasets outlive that, or it is another server's; "
+            "write it again"
         )
-    assert generation is not None
-    if not _GENERATION.fullmatch(generation):
-        return NotFound(
-            f"there is no dataset {name!r}, and {_shown(generation)} is no generation that a server gives; "
-            "list_flights shows what there is",
-            **_facts(name, generation, started, here=here),
-        )
-    return NotFound(
-        f"dataset {name!r} is not here: its generation {generation} is not of this start of the server, at {started}. "
-        "The server was restarted, and only durable datasets outlive that, or it is another server's; write it again",
-        **_facts(name, generation, started, here=here),
-    )
+    return NotFound(why, **_facts(name, generation, started, here=here), ended=known)
 
 
 def stale(name: str, generation: str, started: str, *, here: bool, ended: Endings) -> StaleTicket:
