@@ -37,6 +37,7 @@ async def to_its_end(work: Awaitable[T], then: Callable[[], None] | None = None)
     """
     cancelled: asyncio.CancelledError | None = None
     doing = asyncio.ensure_future(work)
+    del work  # as below
     while not doing.done():
         ended = asyncio.get_running_loop().create_future()
         # Not ``asyncio.wait``, which takes several times as long.

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from operator import itemgetter
 
 Range = tuple[int, int]
 """From its first number to before the second one."""
 
 
-@dataclass(slots=True)
 class NumberRanges:
     """Its size grows with the gaps. Each call takes time with the ranges between the numbers that it is for only."""
 
-    ranges: list[Range] = field(default_factory=list)
-    """Neither empty nor neighbours."""
+    __slots__ = ("ranges",)
+
+    def __init__(self) -> None:
+        self.ranges: list[Range] = []
+        """Neither empty nor neighbours."""
 
     def add(self, begin: int, end: int) -> None:
         """One more range that none of them overlaps."""

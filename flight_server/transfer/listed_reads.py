@@ -45,7 +45,7 @@ from flight_server.tiering import Reader
 from .frame_ranges import FrameRange, Trailers
 
 
-class ReadStream(Protocol):
+class LaneStream(Protocol):
     """A lane's side of one read."""
 
     async def send_partition(self, reader: Reader, frame_range: FrameRange, present: Slice) -> None:
@@ -61,7 +61,7 @@ class ReadStream(Protocol):
 
 
 async def send_partitions(
-    dataset: Dataset, ticket: Ticket, indices: Sequence[int], reader: Reader, stream: ReadStream
+    dataset: Dataset, ticket: Ticket, indices: Sequence[int], reader: Reader, stream: LaneStream
 ) -> None:
     """Send the partitions of a ticket, which are ``indices``, and their totals. Raises FlightShuffleError."""
     assert dataset.schema is not None
@@ -88,7 +88,7 @@ async def send_partitions(
 
 
 async def send_versions(
-    dataset: Dataset, read: VersionRead, reader: Reader, stream: ReadStream, counters: Counters
+    dataset: Dataset, read: VersionRead, reader: Reader, stream: LaneStream, counters: Counters
 ) -> None:
     """Send the messages of a read of versions, and their totals. Raises as :meth:`VersionRead.bursts`."""
     counters.gets += 1
