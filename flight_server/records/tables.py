@@ -101,9 +101,7 @@ def _types(declaration: str) -> frozenset[type]:
 
 
 def checksum(row: Sequence[Value]) -> int:
-    """The CRC-32C of a row's values, with their types: of ASCII text, in which the length stands for bytes, and then of
-    the bytes.
-    """
+    """The CRC-32C of a row's values and types: of ASCII text with the lengths of bytes, and then of the bytes."""
     described = ascii([(len(value),) if isinstance(value, bytes) else value for value in row])
     crc = crc32c(described.encode())
     for value in row:

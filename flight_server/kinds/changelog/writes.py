@@ -354,7 +354,7 @@ class VersionAppends:
         decoder.keeps_batches = True
         decoder.feed(wire.flight_data(staged.schema.header))
         sent = NO_DICTIONARIES
-        dictionaries = DictionaryRooms()
+        dictionaries = DictionaryRooms[Reservation]()
         for index in range(attempt.frame_count):
             self._check(staged)
             frame = attempt.frames.item(index)
