@@ -17,7 +17,7 @@ from .expression_parts import (
 from .html_tables import html_table
 from .kept_buffers import KeptBuffers
 from .key_codes import group_codes, groupable
-from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, spread, taken, together
+from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, picked, spread, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
 from .scalar_values import known_zone, printable_values, python_values, shown

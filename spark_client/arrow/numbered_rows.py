@@ -135,7 +135,7 @@ class NumberedRows:
         """
         if len(self.batches) == 1:
             return self._take_of(0, numbers)
-        return taken(np.searchsorted(self._starts, numbers, side="right") - 1, numbers, self._take_of)
+        return picked(np.searchsorted(self._starts, numbers, side="right") - 1, numbers, self._take_of)
 
     def _take_of(self, index: int, numbers: NDArray[np.int64]) -> pa.RecordBatch:
         if (picker := self._pickers.get(index)) is None:
@@ -143,7 +143,7 @@ class NumberedRows:
         return picker.take(numbers - self._starts[index] if index else numbers)
 
 
-def taken(
+def picked(
     parts: NDArray[np.int64],
     numbers: NDArray[np.int64],
     take: Callable[[int, NDArray[np.int64]], pa.RecordBatch],

@@ -206,8 +206,8 @@ class FlightStreamReader(QueryReader):
         for index, facts in pages(self._ref, first, self._until):
             if facts is not None:
                 rows, size_bytes = rows + facts["rows"], size_bytes + facts["bytes"]
-                taken = (rows, size_bytes, index + 1 - first)
-                fits = all(each is None or count <= each for count, each in zip(taken, most, strict=True))
+                sums = (rows, size_bytes, index + 1 - first)
+                fits = all(each is None or count <= each for count, each in zip(sums, most, strict=True))
                 if facts["state"] != "sealed" or (index > first and not fits):
                     break
             end = index + 1

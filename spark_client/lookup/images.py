@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.keys import is_comparable, row_hashes, same
-from spark_client.arrow import Picker, array_over, taken
+from spark_client.arrow import Picker, array_over, picked
 from spark_client.joining import Keys
 
 from .layers import Index, Layer
@@ -77,7 +77,7 @@ class Image:
         return Matches(positions[order], layers[order], rows[order])
 
     def take(self, matches: Matches, columns: slice) -> pa.RecordBatch:
-        return taken(
+        return picked(
             matches.layers, matches.rows, lambda number, rows: self.layers[number].take(rows, columns)
         )
 

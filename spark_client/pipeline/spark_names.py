@@ -28,12 +28,11 @@ _ADVICE = {
     "na": _NULLS,
     "selectExpr": _EXPRESSIONS,
 }
-
-
-_ADVICE |= {
+_GROUPED = {
     name: f'groupBy("key").{name} does it'
     for name in ("applyInArrow", "applyInPandas", "avg", "cogroup", "max", "mean", "min", "sum")
 }
+"""What the groups of a pipeline have, and it has not."""
 _WRITES = "parquet(path), delta(path) and iceberg(table) write"
 _OPTIONS = "parquet(path, compression=…, filesystem=…) has its options as arguments"
 _WRITER_ADVICE = {"format": _WRITES, "save": _WRITES, "option": _OPTIONS, "options": _OPTIONS}
@@ -46,7 +45,7 @@ def no_attribute(name: str, columns: Collection[str], known: Collection[str]) ->
     if name in columns:
         return f"{text}: pc.field({name!r}) is that column in an expression"
     near = did_you_mean(name, known) or ", nor has a DataFrame"
-    return _instead(text, name, _ADVICE, [_OF_FRAME, _OF_GROUPS], near)
+    return _instead(text, name, _ADVICE | _GROUPED, [_OF_FRAME, _OF_GROUPS], near)
 
 
 def no_grouped_attribute(name: str) -> str:

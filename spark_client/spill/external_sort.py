@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import NumberedRows, SortCodes, SortKey, taken, together
+from spark_client.arrow import NumberedRows, SortCodes, SortKey, picked, together
 
 from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, fit, piece_bytes, pieces, row_weights
 from .scratch import Parking, Place, Scratch
@@ -205,7 +205,7 @@ def _sort_parts(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch
         return parts[part].rows.slice(start, len(places))
 
     for start, end in pieces(weights, most_bytes):
-        yield taken(part_of[start:end], np.arange(start, end), next_rows)
+        yield picked(part_of[start:end], np.arange(start, end), next_rows)
 
 
 def sorted_batches(

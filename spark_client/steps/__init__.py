@@ -17,7 +17,7 @@ from .join_stage import JoinStage, TableJoinStage
 from .key_groups import GroupedSide
 from .one_pass import NO_LIMITS, BatchLimits, Both, Count, Kept, OwnStage, Pass, Stage, run
 from .pandas_adapters import PandasForm, PandasGroup, PandasMap
-from .reports import REPORTS, SPARK_REPORTS, reported, reports_of
 from .sample_stage import SampleStage
 from .session_settings import with_settings
 from .sort_stage import SortStage, TopStage
+from .task_reports import REPORTS, SPARK_REPORTS, reported, reports_of
