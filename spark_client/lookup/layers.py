@@ -246,7 +246,7 @@ class Layer:
     def take(self, rows: Positions, columns: slice) -> pa.RecordBatch:
         if (known := self._rows.get((columns.start, columns.stop))) is None:
             schema = pa.schema(list(self.schema)[columns])
-            if not self.rows:
+            if not self.rows or not schema.names:  # a batch without columns has no rows
                 return pa.RecordBatch.from_pylist([], schema)
             chosen = [
                 pa.RecordBatch.from_arrays(each.columns[columns], schema=schema) for each in self.chunks
