@@ -234,8 +234,8 @@ class Compactor:
         if plan.ranges is None:
             work = Rewrite(contents, plan.runs, new_file, self._memory)
         else:
-            changelog.since = max(changelog.since, since)
             if begun is None:
+                changelog.since = max(changelog.since, since)
                 first, last = (contents.bases.ranges[place] for place in plan.ranges)
                 # It knows all versions up to the newest, also those without rows.
                 begun = BegunFold(changelog.upper, changelog.since, first.low, last.high)

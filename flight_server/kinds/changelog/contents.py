@@ -20,14 +20,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flight_server.keys import Hashes
 from flight_server.records import StoredRange
 
-from .runs import MAX_HASH, Layout, Run, RunFile, Updates
-
-Numbers = NDArray[np.int64]
+from .runs import MAX_HASH, Layout, Numbers, Run, RunFile, Updates
 
 
 @dataclass(frozen=True, slots=True)

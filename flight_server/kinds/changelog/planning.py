@@ -41,7 +41,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flight_server.keys import unique
 
@@ -52,7 +51,7 @@ from .runs import Counts, MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
-MEMORY_FOLD_ROWS = 4 << 10
+MEMORY_FOLD_ROWS = 2 << 10
 FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
@@ -63,8 +62,6 @@ FEW_ROWS = 256
 FEW_BYTES = 64 << 10
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
