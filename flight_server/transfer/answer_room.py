@@ -30,14 +30,14 @@ class MadeAnswer:
     make: Callable[[], Awaitable[bytes | dict[str, Any]]]
 
     @classmethod
-    def of(cls, data: bytes) -> Self:
+    def of(cls, answer: bytes | dict[str, Any]) -> Self:
         """One that is made already."""
-        made = [data]
+        made = [dump_json(answer) if isinstance(answer, dict) else answer]
 
         async def make() -> bytes:
             return made.pop()
 
-        return cls(len(data), make)
+        return cls(len(made[0]), make)
 
 
 @dataclass(frozen=True)
