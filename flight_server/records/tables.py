@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The database's ``user_version``; 0 is a new one."""
 
 Value = int | float | str | bytes | None
@@ -191,6 +191,7 @@ RUN = RecordTable(
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "name": "TEXT NOT NULL",
         "version": "INTEGER",
+        "blocks": "TEXT NOT NULL",  # JSON: the numbers of each
     },
     "PRIMARY KEY (dataset, name)",
 )
@@ -201,6 +202,7 @@ RANGE = RecordTable(
         "low": "INTEGER NOT NULL",  # its first hash, less 2**63
         "since": "INTEGER NOT NULL",
         "base": "TEXT",
+        "block": "BLOB",  # of a base that is in no file
     },
     "PRIMARY KEY (dataset, low)",
 )
@@ -209,12 +211,11 @@ FOLD = RecordTable(
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "upto": "INTEGER NOT NULL",
-        "to_file": "INTEGER NOT NULL",
         "since": "INTEGER NOT NULL",
         "low": "INTEGER NOT NULL",  # as of a range
         "high": "INTEGER NOT NULL",
     },
-    "PRIMARY KEY (dataset, upto, to_file)",
+    "PRIMARY KEY (dataset, upto)",
 )
 HOLD = RecordTable(
     "hold",
