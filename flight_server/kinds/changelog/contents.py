@@ -61,9 +61,10 @@ class Bases(Run):
         self.lows: Hashes = np.array([each.low for each in ranges], np.uint64)
         self.sinces: Numbers = np.array([each.since for each in ranges], np.int64)
         self.range_rows: Numbers = np.array([each.rows for each in ranges], np.int64)
-        self.runs = [each.base for each in ranges if each.base is not None]
-        self._places = [(run, number) for run in self.runs for number in range(len(run.blocks))]
-        super().__init__(layout, [block for run in self.runs for block in run.blocks])
+        # Tuples: an idle changelog has empty ones, which take no memory.
+        self.runs = tuple(each.base for each in ranges if each.base is not None)
+        self._places = tuple((run, number) for run in self.runs for number in range(len(run.blocks)))
+        super().__init__(layout, tuple(block for run in self.runs for block in run.blocks))
         self.first_version, self.last_version = 0, int(self.sinces.max())
         self._counted: tuple[Hashes, Numbers] | None = None
 

@@ -30,7 +30,7 @@ Rewrites
     that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
-    While all rows are few, the base of all is in memory, unless that is half full. Recent runs in memory become one
+    While all rows are few, and half of memory is free, the base of all is there. Recent runs in memory become one
     file when they are large, when the records have many bytes of rows that no base and no file has, or when memory is
     short; a base in memory goes to a file then.
 """
