@@ -35,6 +35,7 @@ SUITES = {
     "on_spark.many_partitions": "2,000 partitions x 200 tasks of small data",
     "on_spark.tpch": "the 22 queries of TPC-H at any scale factor, with Spark SQL and DuckDB, in a limit of memory",
     "on_spark.collects": "10 M rows in the driver, against toArrow and toPandas",
+    "on_spark.broadcasts": "320 MB in 1 to 8 workers, and the memory of the host",
     "changelogs.open_loop": "updates for ever, compacted or not: latency, memory and disk of each second",
     "changelogs.sizes": "rows, disk and memory under bursts, holds, change data and four writers",
     "changelogs.change_data": "the server's CPU for updates that retract the old row, against the same without",
