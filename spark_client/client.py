@@ -285,7 +285,7 @@ class ShuffleClient(DatasetCalls, Closable):
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
-        spark.dataSource.register(Registered(servers.main, location))
+        spark.dataSource.register(Registered(servers.main, location))  # type: ignore[arg-type]  # makes the source
         _registered[spark] = self
 
     # Spark's rows: pipelines, scans, results and broadcasts.

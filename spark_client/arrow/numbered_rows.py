@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +145,7 @@ class NumberedRows:
 
 
 def picked(
-    parts: NDArray[np.int64],
+    parts: NDArray[np.integer[Any]],
     numbers: NDArray[np.int64],
     take: Callable[[int, NDArray[np.int64]], pa.RecordBatch],
 ) -> pa.RecordBatch:

@@ -69,7 +69,7 @@ def staged_files(
 ) -> tuple[FileStage, list[WrittenFile]]:
     """A file for each id, by as many tasks."""
     stage = FileStage(folder.place, write.folder, LAYOUT)
-    files = []
+    files: list[WrittenFile] = []
     for id_ in ids:
         batch = pa.record_batch({"id": pa.array([id_], pa.int64())})
         for report in stage.run(iter([batch]), Pass()):
