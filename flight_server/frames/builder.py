@@ -60,7 +60,7 @@ class FrameBuilder:
         if accepted.kind is MessageKind.DICTIONARY:
             self._replace(checked, reservation)
             return None
-        self._held.decoded()
+        self._held.forget_replaced()
         state = self._state
         if state is not NO_DICTIONARIES and state.room is None and len(state) > DICTIONARIES_IN_A_FEW:
             state.room = self._metadata.reserve(

@@ -29,9 +29,13 @@ class DictionaryRooms(Generic[T]):
         self._undecoded.append(room)
         self._all = None
 
+    def forget_replaced(self) -> None:
+        """A batch was decoded, and all dictionaries with it: those that were replaced before it are not needed."""
+        self._undecoded.clear()
+
     def decoded(self) -> tuple[T, ...]:
         """The rooms of the dictionaries to which a batch refers that was decoded now."""
+        self.forget_replaced()
         if self._all is None:
-            self._undecoded.clear()
             self._all = tuple(room for rooms in self._in_force.values() for room in rooms)
         return self._all

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from json import scanner
 from typing import Any
 
@@ -47,13 +48,26 @@ def parse_json(
         text = data.decode() if isinstance(data, bytes) else data
         body = (_PythonDecoder() if in_thread else _decoder).decode(text)
         if "\\u" in text:
-            for part in json.JSONEncoder(ensure_ascii=False).iterencode(body):
-                part.encode()
+            _check_texts(body) if in_thread else json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{what} is not UTF-8 JSON: {error}") from None
     if not isinstance(body, dict):
         raise InvalidRequest(f"{what} must be a JSON object, not {type(body).__name__}")
     return body
+
+
+def _check_texts(body: object) -> None:
+    """Raises ValueError: a text has half of a surrogate pair."""
+    left = [body]
+    while left:
+        value = left.pop()
+        if isinstance(value, str):
+            value.encode()
+        elif isinstance(value, dict):
+            left += value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -64,11 +78,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return body
 
 
+def _number(kind: type[int | float], text: str) -> int | float:
+    if not text.isascii():
+        raise ValueError(f"{text!r} is no number")
+    return kind(text)
+
+
 class _PythonDecoder(json.JSONDecoder):
-    """With Python's own scanner. The one in C keeps the interpreter's lock for the whole text."""
+    """With Python's own scanner. The one in C keeps the interpreter's lock for the whole text; this one takes digits of
+    other scripts, too.
+    """
 
     def __init__(self) -> None:
-        super().__init__(object_pairs_hook=_object)
+        super().__init__(
+            object_pairs_hook=_object, parse_int=partial(_number, int), parse_float=partial(_number, float)
+        )
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # typeshed has only the one in C
 
 

@@ -42,7 +42,7 @@ from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
 from .compaction import Fold, Rewrite, Work
 from .planning import Amounts, Plan, few_runs, plan_left_over, plans
-from .runs import Damaged, MemoryRun, RunFile
+from .runs import MAX_HASH, Damaged, MemoryRun, RunFile
 
 DUTIES = 2
 TICK_SECONDS = 0.02
@@ -251,7 +251,9 @@ class Compactor:
                 begun = BegunFold(changelog.upper, changelog.since, first.low, last.high)
                 changelog.begun = begun
                 changelog.records.begin(begun)
-            work = Fold(contents, begun, changelog.rule, new_file, self._memory)
+            # A begun fold of some ranges may be planned again as one of all, of which the base may be in memory.
+            of_all = (begun.low, begun.high) == (0, MAX_HASH)
+            work = Fold(contents, begun, changelog.rule, new_file if of_all else make, self._memory)
         changelog.working.append(work)
         return work
 

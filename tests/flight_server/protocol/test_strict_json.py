@@ -75,6 +75,7 @@ def test_json_that_is_parsed_in_a_thread_means_the_same(
             b'{"a":1,}',
             b'{"a":1 "b":2}',
         ),
+        *('{"a":1٢}'.encode(), '{"a":1.٢}'.encode(), b'{"a":[[{"b":["\\udc00"]}]]}', b'{"a":{"\\ud800":1}}'),
         *(b"{1:2}", b'{"a"}', b'{"a":}', b'{"a":{', b"[1]", b"{", b" "),
     ],
 )

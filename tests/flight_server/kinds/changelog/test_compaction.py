@@ -276,3 +276,21 @@ def test_a_base_in_memory_goes_to_a_file(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert engine.changelog.rows == 2 * KEYS
         assert engine.snapshot(3) == {row(str(key), 2): 1 for key in range(KEYS)}
+
+
+def test_a_fold_of_some_ranges_that_begins_again_makes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 4)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for time in (1, 2):
+            engine.commit([(row(str(key), time), 1) for key in range(KEYS)])
+            if time == 1:
+                folded(engine)
+        last = len(engine.changelog.contents.bases.ranges) - 1
+        engine.begin_fold(2, last, last, to_file=True)
+        engine.store.compactor.abandon(engine.changelog)
+        # As while the disk is full, when all old rows are folded.
+        folded(engine, to_file=False)
+        assert all(isinstance(each.base, RunFile) for each in engine.changelog.contents.bases.ranges)
+        assert engine.snapshot(2) == {row(str(key), 2): 1 for key in range(KEYS)}
