@@ -1,6 +1,6 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
-from .job import Target, TaskNumbers, TaskRows
+from .job import Target, TaskNumbers, TaskRows, mapped
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import Again, collected

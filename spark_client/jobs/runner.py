@@ -68,10 +68,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
-from spark_client.executors import Portable, check_interpreter
+from spark_client.executors import Portable, check_interpreter, in_forked_workers
 from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
 
-from .job import Job, TaskNumbers
+from .job import Job, TaskNumbers, mapped
 from .sealed import REPORT, TaskWork, report
 from .session_facts import is_on, is_pinned, job_tag, local_property
 from .size_checks import without_needless_checks
@@ -111,7 +111,7 @@ def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
         with naming, cancelling:
             return collect()
     parts = [
-        rows.mapInArrow(Portable(partial(task.run, destinations[task.dataset])), REPORT)
+        mapped(rows, Portable(partial(task.run, destinations[task.dataset])), REPORT)
         for rows, task in job.writes
     ]
     frame = _keeping_executors(job, destinations, reduce(DataFrame.unionAll, parts), keep)
@@ -245,7 +245,8 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
             context = spark.sparkContext
             added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
             function = Portable(NumberedTasks(tasks))
-            rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
+            with in_forked_workers(spark):
+                rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
             tag = session_tag(spark)
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)

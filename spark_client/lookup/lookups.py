@@ -42,6 +42,7 @@ from spark_client.jobs import (
     check_key,
     check_names_apart,
     declared_struct,
+    mapped,
 )
 from spark_client.joining import KeyForm
 from spark_client.merge import DatasetRef
@@ -93,7 +94,7 @@ class Lookups:
         join = Join(tuple(keys), content.forms, how, first, arrow_schema(spark, result, where))
         version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
-        return df.mapInArrow(Portable(task.run), result)
+        return mapped(df, Portable(task.run), result)
 
     def _content(
         self, spark: SparkSession, ref: DatasetRef, right: StructType, left: Sequence[pa.DataType]
