@@ -5,7 +5,7 @@ from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import Again, collected
 from .results import reader
-from .runner import cancelled_by_ctrl_c, share_numbers
+from .runner import cancelled_by_ctrl_c, share_numbers, start_ahead
 from .sealed import SealedDataset
 from .session_facts import (
     SplitSizes,

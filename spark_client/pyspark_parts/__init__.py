@@ -11,6 +11,7 @@ from .inner_names import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
     arrow_schema_of,
+    begin,
     cloudpickle,
     collected,
     from_arrow_schema,

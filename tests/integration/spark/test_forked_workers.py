@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,10 +14,12 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from spark_client import ShuffleClient
+from spark_client.jobs import runner
+from tests.support.polling import eventually
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from spark_client import ShuffleClient
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -53,3 +56,17 @@ def test_they_run_a_clients_jobs_and_no_other_functions(spark: SparkSession, cli
         assert theirs[0].daemon == "-m pyspark.daemon pyspark.worker"
     finally:
         settings.set(name, module)
+
+
+def test_a_job_starts_them_once_beside_an_embedded_server(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_started", weakref.WeakSet())
+    context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
+    context.setJobGroup("the user's", "of the caller")
+    before = {*tracker.getJobIdsForGroup()}
+    with ShuffleClient.embedded(), ShuffleClient.embedded():
+        eventually(lambda: len({*tracker.getJobIdsForGroup()} - before), 1)
+    assert not tracker.getJobIdsForGroup("the user's")
+    assert len({*tracker.getJobIdsForGroup()} - before) == 1
+    context.setLocalProperty("spark.jobGroup.id", None)
