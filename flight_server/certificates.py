@@ -28,10 +28,8 @@ Pems = tuple[bytes, bytes, bytes | None]
 
 
 class Certificates:
-    """The files of the settings ``tls_cert``, ``tls_key`` and ``tls_client_ca``.
-
-    Raises:
-        ValueError: a file cannot be read, or they do not fit together; the message names the options.
+    """The files of the settings ``tls_cert``, ``tls_key`` and ``tls_client_ca``. Raises ValueError: a file cannot be
+    read, or they do not fit together; the message names the options.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -145,7 +145,7 @@ class Node:
             self.kinds,
             self.catalogue,
             self.counters,
-            AnswerRoom(budget, self.waits, self.delivery, deadline_seconds=settings.budget_deadline_seconds),
+            AnswerRoom(budget.answers, self.waits, self.delivery, settings.budget_deadline_seconds),
             arriving=self.arriving,
             max_message_bytes=self.max_message_bytes,
             max_schema_bytes=self.max_schema_bytes,
@@ -195,7 +195,6 @@ class Node:
             self.calls,
             authenticator=self.authenticator,
             pending=self.pending_reads,
-            max_schema_bytes=self.max_schema_bytes,
             joins=self._settings.full_validation,
         )
 

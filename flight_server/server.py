@@ -114,9 +114,7 @@ class Server:
         }
 
     async def start(self) -> None:
-        """Start every part; after an error no part runs. Raises OSError: the address cannot be bound, or the data
-        directory cannot be used.
-        """
+        """Start every part; after an error none runs. Raises OSError: of the address or the data directory."""
         try:
             await self._start()
         except BaseException:
@@ -184,7 +182,7 @@ class Server:
         self.catalogue.draining = True
         for kind in self.node.kinds.values():
             kind.drain()
-        await self._health.drain()
+        self._health.drain()
         self._http.drain()
         await self.node.running.end(grace_seconds)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)

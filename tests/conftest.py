@@ -74,7 +74,6 @@ TOGETHER = {
         "test_drivers",
         "test_in_executors",
         "test_silent_servers",
-        "test_tpch_on_cluster",
     ),
     # Each Spark context starts seven Python processes to plan with a source.
     "with the data source": (

@@ -69,9 +69,7 @@ class Authenticator:
         return self._anyone is None
 
     def principal(self, authorization: str | None, second: str | None = None) -> Principal:
-        """The principal of a call with these headers. Raises Unauthenticated: none has a token, or the one that counts
-        has a wrong one.
-        """
+        """That of a call with these headers. Raises Unauthenticated: no token, or a wrong one where it counts."""
         if self._anyone is not None:
             return self._anyone
         header, name = (second, SECOND_AUTHORIZATION) if second else (authorization, AUTHORIZATION)

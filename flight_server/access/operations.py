@@ -37,9 +37,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True)
 class Operation:
-    """A row. ``permission``: None for any, ``OPEN`` where not even a token is needed. ``also``: of calls that ask for
-    more in some cases.
-    """
+    """A row. ``permission``: None for any, ``OPEN`` without a token. ``also``: of calls that may ask for more."""
 
     call: str
     permission: Permission | str | None

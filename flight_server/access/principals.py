@@ -25,9 +25,7 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True)
 class Quotas:
-    """The most that one principal may have at a time; None for no limit. ``bytes``: in RAM and on disk. ``streams``:
-    running puts and gets.
-    """
+    """The most that one principal may have at a time; None for no limit. ``streams``: running puts and gets."""
 
     bytes: int | None = None
     datasets: int | None = None

@@ -143,10 +143,10 @@ class Usage:
             raise self._exceeded("bytes", used, limit, dataset, wanted_bytes=more_bytes)
 
     def _exceeded(self, quota: str, used: int, limit: int, dataset: str, **detail: Any) -> QuotaExceeded:
-        return QuotaExceeded(
-            f"dataset {dataset!r} gets no more: principal {self.principal!r} has {used} of {limit} {quota}, its quota; "
-            "drop some of its datasets, let leases end, or have the quota raised in the token file",
-            dataset=dataset,
+        return QuotaExceeded.about(
+            dataset,
+            f"gets no more: principal {self.principal!r} has {used} of {limit} {quota}, its quota; drop some of its "
+            "datasets, let leases end, or have the quota raised in the token file",
             principal=self.principal,
             quota=quota,
             used=used,
@@ -171,9 +171,7 @@ class Usages:
         return known
 
     def calls_of(self, principal: Principal) -> AbstractContextManager[None]:
-        """A call of this principal runs inside: what it makes is the principal's. One that never had quotas owns
-        nothing.
-        """
+        """What a call inside makes is this principal's. One that never had quotas owns nothing."""
         none = principal.quotas == _NO_QUOTAS and principal.name not in self._known
         return acting_for(None if none else self.of(principal))
 

@@ -24,11 +24,13 @@ Concurrency
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
+from dataclasses import InitVar, dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from flight_server.protocol import FlightShuffleError
+
+from .changes import Changes
 
 T = TypeVar("T")
 
@@ -75,6 +77,7 @@ class Items(Protocol[T]):
         """Release the items before ``stop``: the queue asks for none of them again."""
 
 
+@dataclass(slots=True)
 class Passes:
     """How many readers have passed each item from ``first`` on, which grows once so many ``readers`` have passed it.
 
@@ -83,13 +86,10 @@ class Passes:
     left.
     """
 
-    __slots__ = ("_borders", "_passes", "first", "readers")
-
-    def __init__(self, readers: int, first: int) -> None:
-        self.readers = readers
-        self.first = first
-        self._passes = 0  # of the first item
-        self._borders: dict[int, int] = {}
+    readers: int
+    first: int
+    _passes: int = 0  # of the first item
+    _borders: dict[int, int] = field(default_factory=dict)
 
     def add(self, start: int, stop: int, by: int = 1) -> None:
         """``by`` more readers have passed these items; with -1, one that had is no longer counted."""
@@ -111,39 +111,26 @@ class Passes:
             self._borders[index] = by
 
 
+@dataclass(slots=True, eq=False)
 class BroadcastQueue(Generic[T]):
-    """The writer's side: counts the items and ends the queue.
-
-    Args:
-        items: empty and for this queue alone.
-        retain_readers: see "Retention"; None keeps all.
+    """The writer's side: counts the items and ends the queue. ``items``: empty and for this queue alone.
+    ``retain_readers``: see "Retention"; None keeps all.
     """
 
-    __slots__ = (
-        "_gone_bytes",
-        "_items",
-        "_length",
-        "_passes",
-        "_subscriptions",
-        "_waiting",
-        "ended",
-        "failure",
-        "first",
-        "total_bytes",
-    )
+    _items: Items[T]
+    retain_readers: InitVar[int | None] = None
+    _length: int = field(default=0, init=False)
+    first: int = field(default=0, init=False)  # the index of the oldest item that is still there
+    _gone_bytes: int = field(default=0, init=False)  # of the items before that
+    total_bytes: int = field(default=0, init=False)  # of all published items, also released ones
+    _passes: Passes | None = field(init=False)
+    ended: bool = field(default=False, init=False)
+    failure: FlightShuffleError | None = field(default=None, init=False)
+    _subscriptions: dict[Subscription[T], None] = field(default_factory=dict, init=False)
+    _changes: Changes = field(default_factory=Changes, init=False)
 
-    def __init__(self, items: Items[T], retain_readers: int | None = None) -> None:
-        self._items = items
-        self._length = 0
-        self.first = 0  # the index of the oldest item that is still there
-        self._gone_bytes = 0  # of the items before that
-        self.total_bytes = 0  # of all published items, also released ones
+    def __post_init__(self, retain_readers: int | None) -> None:
         self._passes = None if retain_readers is None else Passes(retain_readers, 0)
-        self.ended = False
-        self.failure: FlightShuffleError | None = None
-        # Insertion-ordered: wake-ups are first come, first served.
-        self._subscriptions: dict[Subscription[T], None] = {}
-        self._waiting: dict[Subscription[T], asyncio.Future[None]] = {}
 
     def __len__(self) -> int:
         """The number of published items, also released ones."""
@@ -168,10 +155,7 @@ class BroadcastQueue(Generic[T]):
         if self.ended:
             raise QueueEnded("publish after the end")
         self._items.append(item, size_bytes)
-        self.total_bytes += size_bytes
-        self._length += 1
-        if self._waiting:
-            self._wake()
+        self.advance(1, size_bytes)
 
     def advance(self, count: int, size_bytes: int) -> None:
         """As :meth:`publish`, for items that the :class:`Items` have taken by themselves."""
@@ -179,8 +163,7 @@ class BroadcastQueue(Generic[T]):
             raise QueueEnded("an item after the end")
         self.total_bytes += size_bytes
         self._length += count
-        if self._waiting:
-            self._wake()
+        self._changes.tell()
 
     def begin_again(self, items: Items[T]) -> None:
         """Have other items, which are empty: of the ones before none was published."""
@@ -191,7 +174,7 @@ class BroadcastQueue(Generic[T]):
         """Readers end cleanly after the last item. Twice is fine; after ``fail`` it does nothing."""
         if not self.ended:
             self.ended = True
-            self._wake()
+            self._changes.tell()
 
     def fail(self, cause: FlightShuffleError) -> None:
         """Release all items; every reader, present and later, gets an error of its own, raised ``from`` the cause.
@@ -201,7 +184,7 @@ class BroadcastQueue(Generic[T]):
             self.ended = True
             self.failure = cause
             self.clear()
-            self._wake()
+            self._changes.tell()
 
     def clear(self) -> None:
         """Release all items; a subscription that still needs one gets :class:`Gone`."""
@@ -236,12 +219,6 @@ class BroadcastQueue(Generic[T]):
 
     # The queue's side of Subscription.
 
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for future in waiting.values():
-            if not future.done():
-                future.set_result(None)
-
     def _bytes_before(self, index: int) -> int:
         if index >= self._length:
             return self.total_bytes
@@ -263,18 +240,19 @@ class BroadcastQueue(Generic[T]):
             self._items.release(first)
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Subscription(Generic[T]):
     """One reader's place in a queue. It takes items with ``next_run`` and ``take``, and ``wait``s for more."""
 
-    __slots__ = ("__weakref__", "_cause", "_closed", "_queue", "position", "start", "stop")
+    _queue: BroadcastQueue[T]
+    start: int
+    stop: int | None = None
+    position: int = field(init=False)
+    _cause: FlightShuffleError | None = field(default=None, init=False)
+    _closed: bool = field(default=False, init=False)
 
-    def __init__(self, queue: BroadcastQueue[T], start: int, stop: int | None = None) -> None:
-        self._queue = queue
-        self.start = start
-        self.stop = stop
-        self.position = start
-        self._cause: FlightShuffleError | None = None
-        self._closed = False
+    def __post_init__(self) -> None:
+        self.position = self.start
 
     @property
     def lag_bytes(self) -> int:
@@ -320,17 +298,10 @@ class Subscription(Generic[T]):
         return self._queue.items(self.position, length if stop is None else min(stop, length))
 
     async def wait(self) -> None:
-        """Return at once if ``next_run`` would not block, else at the queue's next change. For one task."""
+        """Return at once if ``next_run`` would not block, else at the queue's next change. Cancelling is safe."""
         queue = self._queue
-        if self.position < queue._length or queue.ended or self._closed or self.position == self.stop:
-            return
-        future = asyncio.get_running_loop().create_future()
-        queue._waiting[self] = future
-        try:
-            await future
-        finally:
-            if queue._waiting.get(self) is future:
-                del queue._waiting[self]
+        if not (self.position < queue._length or queue.ended or self._closed or self.position == self.stop):
+            await queue._changes.next()
 
     def end(self, cause: FlightShuffleError) -> None:
         """Close it; its reader's next call raises a fresh copy of the cause."""
@@ -342,6 +313,4 @@ class Subscription(Generic[T]):
         if not self._closed:
             self._closed = True
             self._queue._subscriptions.pop(self, None)
-            future = self._queue._waiting.pop(self, None)
-            if future is not None and not future.done():
-                future.set_result(None)
+            self._queue._changes.tell()

@@ -18,7 +18,8 @@ class Changes:
     def __init__(self) -> None:
         self.number = 0
         """How many changes there were."""
-        self._waiting: set[asyncio.Future[None]] | None = None  # made for the first task that waits
+        # Made for the first task that waits. Wake-ups are first come, first served.
+        self._waiting: dict[asyncio.Future[None], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -36,10 +37,10 @@ class Changes:
         """Return at the next change. Cancelling is safe."""
         future = asyncio.get_running_loop().create_future()
         if self._waiting is None:
-            self._waiting = set()
-        self._waiting.add(future)
+            self._waiting = {}
+        self._waiting[future] = None
         try:
             await future
         finally:
             if self._waiting is not None:
-                self._waiting.discard(future)
+                self._waiting.pop(future, None)

@@ -27,11 +27,8 @@ class Running:
 
     @asynccontextmanager
     async def call(self, of: object) -> AsyncIterator[None]:
-        """Count the block as a running call. ``of``: whose it is.
-
-        Raises:
-            Draining: :meth:`end` has ended it.
-            FlightShuffleError: :meth:`end_of` has.
+        """Count the block as a running call. ``of``: whose it is. Raises Draining: :meth:`end` has ended it;
+        FlightShuffleError: :meth:`end_of` has.
         """
         timeout = asyncio.timeout(None)
         try:

@@ -33,9 +33,7 @@ _waiting: SimpleQueue[Iterator[None]] = SimpleQueue()
 
 
 async def in_slices(things: Iterable[T], at_once: int = AT_ONCE) -> AsyncGenerator[T, None]:
-    """Yield the things; other tasks run after every ``at_once`` of them. They must not change ``things``: pass a
-    copy.
-    """
+    """Yield the things, which must not change meanwhile; other tasks run after every ``at_once`` of them."""
     for number, thing in enumerate(things, 1):
         yield thing
         if number % at_once == 0:

@@ -51,19 +51,13 @@ class Attachment:
         """Raise InvalidRequest if ``append`` does not take rows of this schema, or keys to delete."""
 
     def check_overwrite(self, dataset: Any, *, staged: bool = False, meanwhile: bool = False) -> None:
-        """Raise Conflict if another dataset may not take its name.
-
-        Args:
-            staged: the other one is a staged write.
-            meanwhile: the other dataset was written before this one existed.
+        """Raise Conflict if another dataset may not take its name. ``staged``: the other one is a staged write.
+        ``meanwhile``: the other dataset was written before this one existed.
         """
 
     def not_sealed(self, dataset: Any) -> FlightShuffleError:
         """Why its partitions cannot be cut into slices yet."""
-        return Conflict(
-            f"dataset {dataset.name!r} is still written: its partitions are cut after the seal",
-            dataset=dataset.name,
-        )
+        return Conflict.about(dataset.name, "is still written: its partitions are cut after the seal")
 
     def transactions(self, dataset: Any) -> Transactions:
         """The transactions that the dataset has committed."""

@@ -13,11 +13,13 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 
 from flight_server.concurrency import FEW, at_once, later, transitions
 from flight_server.frames import Frame, FrameTable
-from flight_server.memory import ATTEMPT_BYTES, Metadata
+from flight_server.memory import ATTEMPT_BYTES, Metadata, Reservation
 from flight_server.protocol import AlreadyExists, Commit, Conflict, InvalidRequest
 
 from .partition import Partition
@@ -47,37 +49,28 @@ _AFTER = transitions(
 )
 
 
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One try of one producer: frames for any partitions, in order of arrival."""
 
-    __slots__ = (
-        "_metadata",
-        "_partitions",
-        "_room",
-        "attempt",
-        "dataset",
-        "frames",
-        "producer",
-        "rows",
-        "state",
-        "total_bytes",
-        "why_discarded",
-    )
+    dataset: str
+    producer: int
+    attempt: str
+    _metadata: Metadata
+    state: AttemptState = field(default=AttemptState.WRITING, init=False)
+    rows: int = field(default=0, init=False)
+    total_bytes: int = field(default=0, init=False)
+    why_discarded: str = field(default="its put ended without a commit", init=False)
+    _room: Reservation = field(init=False)
+    frames: FrameTable = field(init=False)
+    _partitions: array[int] = field(
+        default_factory=partial(array, "I"), init=False
+    )  # of each frame of the table
 
-    def __init__(self, dataset: str, producer: int, attempt: str, metadata: Metadata) -> None:
-        self.dataset = dataset
-        self.producer = producer
-        self.attempt = attempt
-        self.state = AttemptState.WRITING
-        self.rows = 0
-        self.total_bytes = 0
-        self.why_discarded = "its put ended without a commit"
-        self._metadata = metadata
-        self._room = metadata.reserve(
-            ATTEMPT_BYTES, f"producer {producer} attempt {attempt}", dataset=dataset, producer=producer
-        )
-        self.frames = FrameTable(metadata, dataset)
-        self._partitions = array("I")  # of each frame of the table
+    def __post_init__(self) -> None:
+        what = f"producer {self.producer} attempt {self.attempt}"
+        self._room = self._metadata.reserve(ATTEMPT_BYTES, what, dataset=self.dataset, producer=self.producer)
+        self.frames = FrameTable(self._metadata, self.dataset)
 
     def __str__(self) -> str:
         return f"dataset {self.dataset!r} producer {self.producer} attempt {self.attempt}"
@@ -178,18 +171,16 @@ class Attempt:
         return self.frames.in_ram(0, len(self.frames))
 
 
+@dataclass(slots=True, eq=False)
 class Attempts:
     """All attempts of one dataset."""
 
-    __slots__ = ("_by_key", "_dataset", "_first_commit", "_metadata", "accepted")
-
-    def __init__(self, dataset: str, metadata: Metadata | None = None) -> None:
-        self._dataset = dataset
-        self._metadata = metadata or Metadata()
-        self._by_key: dict[tuple[int, str], Attempt] = {}
-        self._first_commit: dict[int, str] = {}
-        # The accepted attempt of each producer; None while no seal has begun, or none since one that failed.
-        self.accepted: dict[int, str] | None = None
+    dataset: str
+    _metadata: Metadata = field(default_factory=Metadata)
+    _by_key: dict[tuple[int, str], Attempt] = field(default_factory=dict, init=False)
+    _first_commit: dict[int, str] = field(default_factory=dict, init=False)
+    # The accepted attempt of each producer; None while no seal has begun, or none since one that failed.
+    accepted: dict[int, str] | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[Attempt]:
         return iter(list(self._by_key.values()))
@@ -202,21 +193,18 @@ class Attempts:
         return len(self._first_commit)
 
     def begin(self, producer: int, attempt: str) -> Attempt:
-        """Add an attempt.
-
-        Raises:
-            AlreadyExists: the same attempt is being written or has committed.
-            OutOfBudget: ``metadata`` has no room for it.
+        """Add an attempt. Raises AlreadyExists: the same attempt is being written or has committed; OutOfBudget:
+        ``metadata`` has no room for it.
         """
         known = self._by_key.get((producer, attempt))
         if known is not None and known.state is not AttemptState.DISCARDED:
             raise AlreadyExists(
                 f"{known} is already {known.state}: every try needs an attempt id of its own "
                 "(in Spark: taskAttemptId)",
-                dataset=self._dataset,
+                dataset=self.dataset,
                 producer=producer,
             )
-        started = Attempt(self._dataset, producer, attempt, self._metadata)
+        started = Attempt(self.dataset, producer, attempt, self._metadata)
         self._by_key[producer, attempt] = started
         return started
 
@@ -235,19 +223,18 @@ class Attempts:
         chosen = dict(self._first_commit) if attempts is None else attempts
         if self.accepted is not None:
             if attempts is not None and attempts != self.accepted:
-                raise Conflict(
-                    f"dataset {self._dataset!r} was sealed with other attempts; it cannot be sealed again",
-                    dataset=self._dataset,
+                raise Conflict.about(
+                    self.dataset, "was sealed with other attempts; it cannot be sealed again"
                 )
             return None
         for producer, attempt in chosen.items():
             known = self._by_key.get((producer, attempt))
             if known is None or known.state is not AttemptState.COMMITTED:
                 state = "unknown here" if known is None else known.state
-                raise Conflict(
-                    f"dataset {self._dataset!r} cannot be sealed: producer {producer} attempt {attempt} "
-                    f"is {state}, not committed; run that task again",
-                    dataset=self._dataset,
+                raise Conflict.about(
+                    self.dataset,
+                    f"cannot be sealed: producer {producer} attempt {attempt} is {state}, not committed; run that "
+                    "task again",
                     producer=producer,
                 )
         return [self._by_key[producer, chosen[producer]] for producer in sorted(chosen)]

@@ -9,6 +9,7 @@ name alone, whether it is there or not.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from flight_server.access import Operation, Permission, Principal, Resource
 from flight_server.protocol import Forbidden, InvalidRequest, Ticket
@@ -19,32 +20,24 @@ from .generations import check_start, missing
 from .spread import check_names_start
 
 
+@dataclass(frozen=True, slots=True)
 class Caller:
-    """One call's. ``operation``: the row of the table of access that the call is dispatched from.
-
-    Raises:
-        Forbidden: the operation is on the whole server, and the principal lacks the permission on every name.
+    """One call's. ``operation``: the row of the table of access that the call is dispatched from. Raises Forbidden: the
+    operation is on the whole server, and the principal lacks the permission on every name.
     """
 
-    __slots__ = ("_catalogue", "operation", "peer", "principal")
+    _catalogue: Catalogue
+    principal: Principal
+    operation: Operation
+    peer: str = "unknown"
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        principal: Principal,
-        operation: Operation,
-        peer: str = "unknown",
-    ) -> None:
-        self._catalogue = catalogue
-        self.principal = principal
-        self.operation = operation
-        self.peer = peer
-        if operation.resource is Resource.SERVER:
+    def __post_init__(self) -> None:
+        if self.operation.resource is Resource.SERVER:
             self._check_server()
 
     def doing(self, operation: Operation) -> Caller:
         """The same caller in another row. Raises as the constructor."""
-        return Caller(self._catalogue, self.principal, operation, self.peer)
+        return replace(self, operation=operation)
 
     # Permissions
 
@@ -57,11 +50,8 @@ class Caller:
         return self.principal.sees_all
 
     def check(self, name: str, generation: str | None = None, start: str | None = None) -> None:
-        """Check the operation's permission on a dataset.
-
-        Raises:
-            ServerLost, NotFound: the principal does not see it, unless the call may make it.
-            Forbidden: it lacks the permission.
+        """Check the operation's permission on a dataset. Raises ServerLost, NotFound: the principal does not see it,
+        unless the call may make it; Forbidden: it lacks the permission.
         """
         operation, principal = self.operation, self.principal
         if operation.resource is not Resource.NEW and not principal.sees(name):
@@ -139,19 +129,16 @@ class Caller:
 
 
 def _first_of(dataset: Dataset, ticket: Ticket) -> int:
-    """The first partition that a ticket without one partition is for.
-
-    Raises:
-        InvalidRequest: it lists none, and the dataset has several.
-        NotFound: see :meth:`Dataset.listed`.
+    """The first partition that a ticket without one partition is for. Raises InvalidRequest: it lists none, and the
+    dataset has several; NotFound: see :meth:`Dataset.listed`.
     """
     if ticket.partitions is not None:
         return dataset.listed(ticket.partitions)[0]
     name, count = dataset.name, dataset.partition_count
     if count > 1:
-        raise InvalidRequest(
-            f"dataset {name!r} has {count} partitions and the ticket names none: take "
-            f"the tickets of get_flight_info, or '{name}/0' to '{name}/{count - 1}'",
-            dataset=name,
+        raise InvalidRequest.about(
+            name,
+            f"has {count} partitions and the ticket names none: take the tickets of get_flight_info, or '{name}/0' "
+            f"to '{name}/{count - 1}'",
         )
     return 0

@@ -141,10 +141,7 @@ class Catalogue:
         call renews it any more. If the disk refuses the deletion, the dataset stays until the next one.
         """
         if dataset.on_disk is not None and dataset.on_disk.leaving is not None:
-            raise Unavailable(
-                f"dataset {dataset.name!r} {dataset.why_gone}, and is being deleted; try again",
-                dataset=dataset.name,
-            )
+            raise Unavailable.about(dataset.name, f"{dataset.why_gone}, and is being deleted; try again")
 
     def listed(self, prefix: str) -> list[Dataset]:
         """Those whose name starts with ``prefix``, sorted by name."""
@@ -253,16 +250,15 @@ class Catalogue:
         """
         count = len(self._datasets) + len(self.staged)
         if count >= self._max_datasets and (request.write or request.dataset not in self._datasets):
-            raise OutOfBudget(
-                f"dataset {request.dataset!r} cannot be created: this server has as many as "
-                "--max-datasets allows; drop some, let leases end, or raise it",
-                dataset=request.dataset,
+            raise OutOfBudget.about(
+                request.dataset,
+                "cannot be created: this server has as many as --max-datasets allows; drop some, let leases end, or "
+                "raise it",
             )
         if request.durable and not self.disk.lasting:
-            raise InvalidRequest(
-                f"dataset {request.dataset!r} cannot be durable: this server was started without --data-dir and "
-                "keeps nothing when it ends",
-                dataset=request.dataset,
+            raise InvalidRequest.about(
+                request.dataset,
+                "cannot be durable: this server was started without --data-dir and keeps nothing when it ends",
             )
         generation = request.generation or new_generation()
         lease_seconds = request.lease_seconds
@@ -364,9 +360,7 @@ class Catalogue:
         self.install(dataset)
 
     def forget(self, dataset: Dataset) -> None:
-        """Delete the row of a durable dataset, if it has one, before anything that is committed later. If the server
-        ends before, the row stays with its files.
-        """
+        """Delete the row of a durable dataset before all later commits. If the server ends before, it stays."""
         on_disk = dataset.on_disk
         if on_disk is not None and on_disk.row is not None:
             deletion = on_disk.deletion(finishing=not dataset.dropped)
@@ -446,10 +440,9 @@ class Catalogue:
         try:
             await self.records.commit(change, take_away)
         except DiskTrouble as trouble:
-            raise Unavailable(
-                f"dataset {dataset.name!r} is not dropped: {trouble}. It stays as it is; drop it again when the disk "
-                "works",
-                dataset=dataset.name,
+            raise Unavailable.about(
+                dataset.name,
+                f"is not dropped: {trouble}. It stays as it is; drop it again when the disk works",
             ) from None
 
     async def drop_quarantined(self, name: str) -> str | None:
@@ -462,7 +455,7 @@ class Catalogue:
         try:
             files = await self.disk.quarantine.drop(name)
         except DiskTrouble as trouble:
-            raise Unavailable(f"dataset {name!r} is not dropped: {trouble}", dataset=name) from None
+            raise Unavailable.about(name, f"is not dropped: {trouble}") from None
         for path in self.disk.folder.own(files):
             self.disk.delete(path)
         await self.disk.disposal.wait_idle()
@@ -473,9 +466,7 @@ class Catalogue:
         return list(self._alive.values())
 
     def close(self) -> None:
-        """Drop all but sealed durable datasets and end the threads. No commit is on its way any more
-        (:meth:`Disk.end_commits`). Blocks. Twice is fine.
-        """
+        """Drop all but sealed durable datasets and end the threads, after :meth:`Disk.end_commits`. Blocks."""
         for dataset in self.staged.all():
             dataset.why_gone = SERVER_ENDED
             self.unstage(dataset)

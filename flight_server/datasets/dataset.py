@@ -59,11 +59,8 @@ _COMPARED = ("kind", "partitions", "producers", "retention", "durable", "keep", 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What a seal that has begun has chosen.
-
-    Args:
-        partitions: the one that takes the frames for each.
-        partition_count: how many the dataset had before.
+    """What a seal that has begun has chosen. ``partitions``: the one that takes the frames for each.
+    ``partition_count``: how many the dataset had before.
     """
 
     attempts: list[Attempt]
@@ -142,17 +139,14 @@ class Dataset(Lifetime):
         return self.attached.declared(request)
 
     def check_same(self, request: CreateRequest, schema: SchemaMessage | None) -> None:
-        """Compare a repeated ``create``. Raises AlreadyExists if one of ``_COMPARED`` differs, InvalidRequest if the
-        schema does.
-        """
+        """Compare a repeated ``create``. Raises AlreadyExists if ``_COMPARED`` differ, or as :meth:`check_schema`."""
         mine = self.request()
         differing = [what for what in _COMPARED if getattr(mine, what) != getattr(request, what)]
         self.check_schema(schema)
         if differing:
-            raise AlreadyExists(
-                f"dataset {self.name!r} exists with another {', '.join(differing)}; drop it first, or choose another "
-                "name",
-                dataset=self.name,
+            raise AlreadyExists.about(
+                self.name,
+                f"exists with another {', '.join(differing)}; drop it first, or choose another name",
             )
 
     @property
@@ -178,20 +172,17 @@ class Dataset(Lifetime):
             self.changes.tell()
 
     async def described(self) -> SchemaMessage:
-        """Wait for the schema. Cancelling is safe.
-
-        Raises:
-            DatasetDropped: the dataset was dropped, or replaced.
-            Conflict: it was sealed, and no producer has given a schema.
+        """Wait for the schema. Cancelling is safe. Raises DatasetDropped: the dataset was dropped, or replaced;
+        Conflict: it was sealed, and no producer has given a schema.
         """
         while self.schema is None:
             if self.gone:
                 self.partition(0).check()  # raises why
             if self.sealed:
-                raise Conflict(
-                    f"dataset {self.name!r} was sealed without a schema: no producer has written to it; create it with "
-                    "its schema, or write to it before the seal",
-                    dataset=self.name,
+                raise Conflict.about(
+                    self.name,
+                    "was sealed without a schema: no producer has written to it; create it with its schema, or "
+                    "write to it before the seal",
                 )
             await self.changes.next()
         return self.schema
@@ -199,9 +190,7 @@ class Dataset(Lifetime):
     # Partitions
 
     def partition(self, index: int) -> Partition:
-        """The partition, made now if it was never asked for. Raises NotFound if the dataset has none, OutOfBudget if
-        ``metadata`` has no room.
-        """
+        """The partition, made when it is first asked for. Raises NotFound, OutOfBudget: ``metadata`` has no room."""
         if not 0 <= index < self.partition_count:
             raise self._none(index)
         known = self._partitions.get(index)
@@ -241,9 +230,7 @@ class Dataset(Lifetime):
         return list(self._partitions.values())
 
     def listed(self, partitions: Sequence[int] | str) -> Sequence[int]:
-        """The numbers, or for ``"all"`` those of all partitions. Raises NotFound for one that the dataset does not
-        have.
-        """
+        """The numbers, or for ``"all"`` those of all partitions. Raises NotFound for one that there is not."""
         if isinstance(partitions, str):
             return range(self.partition_count)
         if max(partitions) >= self.partition_count:
@@ -251,9 +238,7 @@ class Dataset(Lifetime):
         return partitions
 
     def lacks_frames(self, index: int) -> bool:
-        """Whether a partition is known to have no frames. It is not made: that would take memory for as long as the
-        dataset lives.
-        """
+        """Whether a partition is known to have no frames. It is not made: that takes memory to the dataset's end."""
         known = index in self._partitions or index >= self.partition_count
         return not known and self.sealed and not self.dropped
 
@@ -273,19 +258,16 @@ class Dataset(Lifetime):
         return self.state in (DatasetState.OPEN, DatasetState.SEALING) and not self.attached.pulled
 
     def begin_stream(self, index: int) -> Partition:
-        """The partition, for its one producer.
-
-        Raises:
-            AlreadyExists: it has or had one.
-            NotFound, OutOfBudget: see :meth:`partition`.
+        """The partition, for its one producer. Raises AlreadyExists: it has or had one; NotFound, OutOfBudget: see
+        :meth:`partition`.
         """
         partition = self.partition(index)
         if partition.writing or partition.state is not PartitionState.OPEN:
             state = "being written" if partition.state is PartitionState.OPEN else partition.state
-            raise AlreadyExists(
-                f"dataset {self.name!r} partition {index} is {state}: a partition of kind 'stream' has one "
-                'producer; choose another name, drop it, or put with {"mode": "overwrite"}',
-                dataset=self.name,
+            raise AlreadyExists.about(
+                self.name,
+                f"is {state}: a partition of kind 'stream' has one producer; choose another name, drop it, or "
+                'put with {"mode": "overwrite"}',
                 partition=index,
             )
         partition.writing = True
@@ -311,9 +293,7 @@ class Dataset(Lifetime):
         accepted: dict[int, str] | None,
         sealed_for_seconds: float,
     ) -> None:
-        """Make it the dataset that an earlier process sealed: of each partition its number, and what
-        :meth:`Partition.restore` takes. Raises as :meth:`partition`.
-        """
+        """Make it one that an earlier process sealed: of each partition its number and :meth:`Partition.restore`'s."""
         assert self.on_disk is not None
         for index, first, first_bytes, totals in partitions:
             partition = self.partition(index)
@@ -381,10 +361,10 @@ class Dataset(Lifetime):
             before, numbers = chosen, (yield from joined(chosen, partition_bytes))
         last = max(numbers, default=0)
         if only is not None and not last < only <= self.partition_count:
-            raise InvalidRequest(
-                f"dataset {self.name!r} cannot be sealed with {only} partitions: it was created with "
-                f"{self.partition_count}, and there are frames for partition {last}",
-                dataset=self.name,
+            raise InvalidRequest.about(
+                self.name,
+                f"cannot be sealed with {only} partitions: it was created with {self.partition_count}, and there are "
+                f"frames for partition {last}",
             )
         new = sorted(index for index in set(numbers.values()) if index not in self._partitions)
         self._count_partitions(len(new))
@@ -473,12 +453,9 @@ class Dataset(Lifetime):
         base = self.partition_count
         if base + len(used) > MAX_PARTITIONS:
             above = f"has {base} partitions, and {len(used)} more are above {MAX_PARTITIONS}"
-            raise InvalidRequest(f"dataset {self.name!r} {above}: overwrite it with fewer", dataset=self.name)
+            raise InvalidRequest.about(self.name, f"{above}: overwrite it with fewer")
         if staged.retention.readers != self.retention.readers:
-            raise Conflict(
-                f"dataset {self.name!r} was replaced by one of another retention meanwhile; write again",
-                dataset=self.name,
-            )
+            raise Conflict.about(self.name, "was replaced by one of another retention meanwhile; write again")
         self._count_partitions(len(used))
         self.step("extend")
         self.describe(staged.schema)
@@ -492,9 +469,7 @@ class Dataset(Lifetime):
         return used
 
     def close(self) -> None:
-        """Seal it. Many open partitions follow by themselves, each at the latest when it is asked for. Twice is
-        fine.
-        """
+        """Seal it. Many open partitions follow soon, each at the latest when it is asked for. Twice is fine."""
         if not self.sealed:
             self.step("seal")
             self.attempts.sealed()

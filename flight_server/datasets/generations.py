@@ -53,10 +53,10 @@ def own_start() -> str:
 def check_start(name: str, start: str | None) -> None:
     """Raise ServerLost if a request for a dataset is for another start than this."""
     if start is not None and start != _process.start:
-        raise ServerLost(
-            f"dataset {name!r}: what is asked for is held by the server with the start {_shown(start)}, and this one's "
-            f"is {_process.start!r}: that server has ended, or this is another one; write the dataset again",
-            dataset=name,
+        raise ServerLost.about(
+            name,
+            f": what is asked for is held by the server with the start {_shown(start)}, and this one's is "
+            f"{_process.start!r}: that server has ended, or this is another one; write the dataset again",
             start=start,
             server_start=_process.start,
         )
@@ -68,9 +68,7 @@ def new_generation() -> str:
 
 
 def is_earlier_run(generation: str, other: str) -> bool:
-    """Whether both are of one write over several servers, whose generations end in the number of its run, and
-    ``generation`` is of an earlier run.
-    """
+    """Whether both are runs of one write over several servers, and ``generation`` is the earlier one."""
     return generation[:_WRITE_DIGITS] == other[:_WRITE_DIGITS] and generation < other
 
 
@@ -155,37 +153,28 @@ def _now() -> str:
 def missing(
     name: str, generation: str | None, started: str, *, here: bool, ended: Endings | None = None
 ) -> NotFound:
-    """The error for a name that leads to no dataset.
-
-    Args:
-        here: the request says that this start had it: the generation of a write over several servers is none of theirs.
-        ended: knows why datasets are gone.
+    """The error for a name that leads to no dataset. ``here``: the request says that this start had it: the generation
+    of a write over several servers is none of theirs. ``ended``: knows why datasets are gone.
     """
-    if ended is not None and (why := ended.of(name, generation)) is not None:
-        return NotFound(
-            f"there is no dataset {name!r}: it {why}; list_flights shows what there is",
-            **_facts(name, generation, started, here=True),
-            ended=why,
+    known = None if ended is None else ended.of(name, generation)
+    here = here or known is not None or generation is None or from_this_process(generation)
+    why = f"there is no dataset {name!r}"
+    if known is not None:
+        why += f": it {known}; list_flights shows what there is"
+    elif here or generation is None:
+        why += (
+            ": it was never written, it ended long ago, or it was lost when the server was started, at "
+            f"{started}; list_flights shows what there is"
         )
-    here = here or generation is None or from_this_process(generation)
-    if here:
-        return NotFound(
-            f"there is no dataset {name!r}: it was never written, it ended long ago, or it was lost "
-            f"when the server was started, at {started}; list_flights shows what there is",
-            **_facts(name, generation, started, here=here),
+    elif not _GENERATION.fullmatch(generation):
+        why += f", and {_shown(generation)} is no generation that a server gives; list_flights shows what there is"
+    else:
+        why = (
+            f"dataset {name!r} is not here: its generation {generation} is not of this start of the server, at "
+            f"{started}. The server was restarted, and only durable datasets outlive that, or it is another server's; "
+            "write it again"
         )
-    assert generation is not None
-    if not _GENERATION.fullmatch(generation):
-        return NotFound(
-            f"there is no dataset {name!r}, and {_shown(generation)} is no generation that a server gives; "
-            "list_flights shows what there is",
-            **_facts(name, generation, started, here=here),
-        )
-    return NotFound(
-        f"dataset {name!r} is not here: its generation {generation} is not of this start of the server, at {started}. "
-        "The server was restarted, and only durable datasets outlive that, or it is another server's; write it again",
-        **_facts(name, generation, started, here=here),
-    )
+    return NotFound(why, **_facts(name, generation, started, here=here), ended=known)
 
 
 def stale(name: str, generation: str, started: str, *, here: bool, ended: Endings) -> StaleTicket:

@@ -81,9 +81,8 @@ class HostCopies:
         hosts = self._contents.get(content)
         if hosts is None or host not in hosts.copies:
             if hosts is not None and len(hosts.copies) >= MAX_HOSTS:
-                raise OutOfBudget(
-                    f"dataset {content[0]!r} has copies on {MAX_HOSTS} hosts, and no more are counted",
-                    dataset=content[0],
+                raise OutOfBudget.about(
+                    content[0], f"has copies on {MAX_HOSTS} hosts, and no more are counted"
                 )
             room = self._metadata.pool.empty() if hosts is None else hosts.room
             self._metadata.grow(room, HOST_BYTES, f"another copy of dataset {content[0]!r}")

@@ -81,7 +81,7 @@ class Lifetime:
         after = _AFTER.get((self.state, verb))
         if after is None:
             state = self.why_gone if self.dropped else f"is {self.state}"
-            raise Conflict(f"dataset {self.name!r} {state}", dataset=self.name)
+            raise Conflict.about(self.name, state)
         return after
 
     def step(self, verb: str) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -30,73 +31,57 @@ class NamedFile(Protocol):
     keep: bool
 
 
+@dataclass(eq=False)
 class Deletion:
     """Of a row that ``on_disk`` has now. ``left``: it loses only the name. ``dropped``: also the files of a damaged
     dataset go, which stay for people otherwise.
     """
 
-    def __init__(self, on_disk: OnDisk, row: int, *, left: bool, dropped: bool) -> None:
-        self._on_disk = on_disk
-        self._row = row
-        self._left = left
-        self._dropped = dropped
-        self.change: Change[None] = partial(leave_name if left else delete, row=row)
-        # Of a dataset whose lease or retention has ended.
-        self.why: Leaving | None = None
-        self.done: Future[None] | None = None
+    on_disk: OnDisk
+    row: int
+    left: bool
+    dropped: bool
+    # Of a dataset whose lease or retention has ended.
+    why: Leaving | None = None
+    done: Future[None] | None = None
+
+    @property
+    def change(self) -> Change[None]:
+        return partial(leave_name if self.left else delete, row=self.row)
 
     def committed(self) -> None:
         """The change is on the medium. Any thread; twice is fine."""
-        on_disk = self._on_disk
-        if on_disk.row == self._row:
-            on_disk.row, on_disk.left = None, self._row if self._left else None
+        on_disk = self.on_disk
+        if on_disk.row == self.row:
+            on_disk.row, on_disk.left = None, self.row if self.left else None
             for each in on_disk.kept:
                 # Looked at now: a reader may have met the damage while the deletion was committed.
-                each.keep = on_disk.damaged and not self._dropped
+                each.keep = on_disk.damaged and not self.dropped
             on_disk.kept = ()
             if not on_disk.not_loaded:
                 on_disk.files = ()
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class OnDisk:
     """Of one generation."""
 
-    __slots__ = (
-        "__weakref__",
-        "_records",
-        "damaged",
-        "dictionaries",
-        "files",
-        "kept",
-        "leaving",
-        "left",
-        "not_loaded",
-        "recovered",
-        "row",
-        "sealing",
-        "states",
-        "synced",
-        "turn",
-    )
-
-    def __init__(self, records: Database) -> None:
-        self._records = records
-        self.row: int | None = None
-        self.kept: Sequence[NamedFile] = ()
-        self.left: int | None = None  # a row without a name, see above
-        self.turn = asyncio.Lock()  # one task at a time seals it, or loads an index
-        self.sealing = False  # a call seals it, and undoes that if the disk refuses
-        # The partitions whose frames are all in synced segments; the places of its dictionary messages.
-        self.synced: set[int] | None = None
-        self.dictionaries: dict[Any, SegmentSlice] = {}
-        self.damaged = False  # it has an entry in the quarantine
-        # An earlier process has accepted the frames, perhaps without --full-validation.
-        self.recovered = False
-        # What the indices of the partitions refer to: the files, each with how many of its bytes are the dataset's.
-        self.files: Sequence[tuple[Segment, int]] = ()
-        self.states: Sequence[DictionaryState] = ()
-        self.not_loaded = 0  # partitions
-        self.leaving: Deletion | None = None  # it leaves the catalogue once that is committed
+    _records: Database
+    row: int | None = None
+    kept: Sequence[NamedFile] = ()
+    left: int | None = None  # a row without a name, see above
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one task at a time seals it, or loads an index
+    sealing: bool = False  # a call seals it, and undoes that if the disk refuses
+    # The partitions whose frames are all in synced segments; the places of its dictionary messages.
+    synced: set[int] | None = None
+    dictionaries: dict[Any, SegmentSlice] = field(default_factory=dict)
+    damaged: bool = False  # it has an entry in the quarantine
+    recovered: bool = False  # an earlier process has accepted the frames, perhaps without --full-validation
+    # What the indices of the partitions refer to: the files, each with how many of its bytes are the dataset's.
+    files: Sequence[tuple[Segment, int]] = ()
+    states: Sequence[DictionaryState] = ()
+    not_loaded: int = 0  # partitions
+    leaving: Deletion | None = None  # it leaves the catalogue once that is committed
 
     def commit(self, row: int, kept: Sequence[NamedFile]) -> None:
         """The row is committed, and names these."""
@@ -109,11 +94,8 @@ class OnDisk:
         self.synced, self.dictionaries = None, {}
 
     def deletion(self, *, finishing: bool, dropped: bool = False) -> Deletion:
-        """How its row is to be deleted.
-
-        Args:
-            finishing: readers finish it.
-            dropped: what is in the quarantine goes, too.
+        """How its row is to be deleted. ``finishing``: readers finish it. ``dropped``: what is in the quarantine goes,
+        too.
         """
         assert self.row is not None
         return Deletion(self, self.row, left=finishing and self.not_loaded > 0, dropped=dropped)

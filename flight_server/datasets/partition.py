@@ -28,7 +28,7 @@ Victims
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
@@ -76,58 +76,36 @@ class Totals:
     crc32c: int
 
 
+@dataclass(slots=True, eq=False)
 class Partition:
-    """One partition of one generation.
-
-    Args:
-        retain_readers: see :class:`~flight_server.concurrency.BroadcastQueue`.
-        changes: told of every verb.
+    """One partition of one generation. ``retain_readers``: see :class:`~flight_server.concurrency.BroadcastQueue`.
+    ``changes``: told of every verb.
     """
 
-    __slots__ = (
-        "_changes",
-        "_crc32c",
-        "_metadata",
-        "_places",
-        "_queue",
-        "_retain_readers",
-        "_rows",
-        "_whole",
-        "dataset",
-        "epoch",
-        "index",
-        "loaded",
-        "state",
-        "table",
-        "writing",
-    )
+    dataset: str
+    index: int
+    retain_readers: int | None = None
+    _changes: Changes = field(default_factory=Changes)
+    _metadata: Metadata = field(default_factory=Metadata)
+    state: PartitionState = field(default=PartitionState.OPEN, init=False)
+    writing: bool = field(default=False, init=False)  # a stream's producer has, or had, this partition
+    epoch: int = field(default=0, init=False)  # how often it was reopened
+    loaded: bool = field(default=True, init=False)  # the table has the frames that are left
+    _whole: Totals | None = field(default=None, init=False)
+    table: FrameTable = field(init=False)
+    _queue: BroadcastQueue[Frame] = field(init=False)
+    _places: Places | None = field(init=False)
+    _rows: int = field(init=False)
+    _crc32c: int = field(init=False)
 
-    def __init__(
-        self,
-        dataset: str,
-        index: int,
-        retain_readers: int | None = None,
-        changes: Changes | None = None,
-        metadata: Metadata | None = None,
-    ) -> None:
-        self.dataset = dataset
-        self.index = index
-        self.state = PartitionState.OPEN
-        self.writing = False  # a stream's producer has, or had, this partition
-        self.epoch = 0  # how often it was reopened
-        self.loaded = True  # the table has the frames that are left
-        self._retain_readers = retain_readers
-        self._metadata = metadata or Metadata()
+    def __post_init__(self) -> None:
         self._begin()
-        self._changes = Changes() if changes is None else changes
-        self._whole: Totals | None = None
 
     def _begin(self) -> None:
         self.table = FrameTable(self._metadata, self.dataset, self.index)
-        self._queue: BroadcastQueue[Frame] = BroadcastQueue(self.table, self._retain_readers)
-        self._places: Places | None = None
-        self._rows = 0
-        self._crc32c = 0
+        self._queue = BroadcastQueue(self.table, self.retain_readers)
+        self._places = None
+        self._rows = self._crc32c = 0
 
     @property
     def totals(self) -> Totals:
@@ -201,9 +179,7 @@ class Partition:
         self._queue.begin_again(self.table)
 
     def restore(self, first: int, first_bytes: int, totals: Totals) -> None:
-        """Seal it with these totals; its frames from ``first`` on are still to be loaded. ``first_bytes``: of those
-        before ``first``.
-        """
+        """Seal it with these totals; its frames from ``first`` on, after ``first_bytes``, are still to be loaded."""
         self._queue.restore(first, first_bytes, totals.frames, totals.bytes)
         self._rows, self._crc32c = totals.rows, totals.crc32c
         self.loaded = first == totals.frames
@@ -255,9 +231,7 @@ class Partition:
             self._queue.fail(cause)
 
     def drop(self, why: str = "was dropped", remedy: str = "write it again") -> None:
-        """Release all frames; readers get DatasetDropped with ``why`` and ``remedy``, or why it failed before. Twice is
-        fine.
-        """
+        """Release all frames; readers get DatasetDropped, or why it failed before. Twice is fine."""
         self._step("drop")
         self._queue.fail(
             DatasetDropped(
@@ -289,28 +263,23 @@ class Partition:
         self._queue.passed(start, len(self._queue) if stop is None else stop)
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """A reader with a name has received the frames that it last asked for, up to before number ``frames``.
-
-        Raises:
-            NotFound: it has no place.
-            InvalidRequest: the partition, or the range that it asked for, has fewer frames.
+        """A reader with a name has received the frames that it last asked for, up to before number ``frames``. Raises
+        NotFound: it has no place; InvalidRequest: the partition, or the range that it asked for, has fewer frames.
         """
         if frames > len(self._queue):
-            raise InvalidRequest(
-                f"dataset {self.dataset!r} partition {self.index} has {len(self._queue)} frames, and reader "
-                f"{reader!r} acknowledges {frames}",
-                dataset=self.dataset,
+            raise InvalidRequest.about(
+                self.dataset,
+                f"has {len(self._queue)} frames, and reader {reader!r} acknowledges {frames}",
                 partition=self.index,
             )
         self.places.acknowledge(reader, frames, now)
 
     def released(self, gone: Gone) -> Released:
         """The error for a reader whose next frame retention has released."""
-        return Released(
-            f"dataset {self.dataset!r} partition {self.index}: frame {gone.item} was released after "
-            "as many readers as its retention declares; write the dataset again, or create it with "
-            "a retention for more readers",
-            dataset=self.dataset,
+        return Released.about(
+            self.dataset,
+            f": frame {gone.item} was released after as many readers as its retention declares; write the dataset "
+            "again, or create it with a retention for more readers",
             partition=self.index,
             first=gone.first,
         )
@@ -351,11 +320,7 @@ class Partition:
         if after is None:
             gone = self.state is PartitionState.DROPPED
             state = f"is gone ({self.failure})" if gone else f"is {self.state}"
-            raise Conflict(
-                f"dataset {self.dataset!r} partition {self.index} {state}: it cannot {verb} now",
-                dataset=self.dataset,
-                partition=self.index,
-            )
+            raise Conflict.about(self.dataset, f"{state}: it cannot {verb} now", partition=self.index)
         return after
 
     def _step(self, verb: str) -> None:

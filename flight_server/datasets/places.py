@@ -36,19 +36,16 @@ Memory
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 from flight_server.concurrency import BroadcastQueue, Subscription
+from flight_server.frames import NumberRanges
 from flight_server.memory import Metadata, Reservation
 from flight_server.protocol import Conflict, InvalidRequest, NotFound
 
 PLACE_BYTES = 512
 RANGE_BYTES = 128
-
-Range = tuple[int, int]
 
 
 @dataclass(slots=True)
@@ -59,9 +56,9 @@ class _Place:
     acknowledged: int
     subscription: Subscription[Any] | None
     until: float = 0.0
-    passed: list[Range] = field(default_factory=list)
-    """In order, neither empty nor neighbours: all that counts."""
-    counted: list[Range] = field(default_factory=list)
+    passed: NumberRanges = field(default_factory=NumberRanges)
+    """All that counts."""
+    counted: NumberRanges = field(default_factory=NumberRanges)
     """Those of ``passed`` that count since ``begin``."""
 
 
@@ -94,7 +91,7 @@ class Places:
         resumes = subscription.stop == place.stop and place.begin < start <= len(self._queue)
         if not resumes:
             self._trim(place)
-            size_bytes = PLACE_BYTES + RANGE_BYTES * (len(place.passed) + 1)
+            size_bytes = PLACE_BYTES + RANGE_BYTES * (len(place.passed.ranges) + 1)
             if size_bytes > place.room.size_bytes:
                 added = size_bytes - place.room.size_bytes
                 self._metadata.grow(place.room, added, self._what(reader), dataset=self._dataset)
@@ -105,7 +102,8 @@ class Places:
         if resumes:
             self._advance(place, start)
         else:
-            place.begin, place.stop, place.acknowledged, place.counted = start, subscription.stop, start, []
+            place.begin, place.stop, place.acknowledged = start, subscription.stop, start
+            place.counted = NumberRanges()
 
     def leave(self, reader: str, subscription: Subscription[Any], until: float) -> None:
         """The connection has ended; keep the place until then. No effect if another has taken it over."""
@@ -116,11 +114,8 @@ class Places:
             self._left[reader] = place
 
     def acknowledge(self, reader: str, frames: int, now: float) -> None:
-        """The reader has received the frames of its range before ``frames``.
-
-        Raises:
-            NotFound: it has no place.
-            InvalidRequest: its range ends before ``frames``: the reader speaks of an earlier range, and comes too late.
+        """The reader has received the frames of its range before ``frames``. Raises NotFound: it has no place;
+        InvalidRequest: its range ends before ``frames``: the reader speaks of an earlier range, and comes too late.
         """
         self.expire(now)
         place = self._by_reader.get(reader)
@@ -141,65 +136,26 @@ class Places:
             del self._left[reader]
             stop = len(self._queue) if place.stop is None and self._queue.ended else place.stop
             if stop is None or place.acknowledged < stop:
-                for begin, end in place.counted:
+                for begin, end in place.counted.ranges:
                     self._queue.passed(begin, end, -1)
-                    _remove(place.passed, begin, end)
-            place.counted = []
+                    place.passed.remove(begin, end)
+            place.counted = NumberRanges()
             self._trim(place)
-            if not place.passed:
+            if not place.passed.ranges:
                 del self._by_reader[reader]
 
     def _advance(self, place: _Place, frames: int) -> None:
         if frames <= place.acknowledged:
             return
         begin, place.acknowledged = place.acknowledged, frames
-        for each in _gaps(place.passed, begin, frames):
-            _add(place.passed, *each)
-            _add(place.counted, *each)
+        for each in place.passed.gaps(begin, frames):
+            place.passed.add(*each)
+            place.counted.add(*each)
             self._queue.passed(*each)
 
     def _trim(self, place: _Place) -> None:
         """Forget what is released, which no reader can repeat."""
-        _remove(place.passed, 0, self._queue.first)
+        place.passed.remove(0, self._queue.first)
 
     def _what(self, reader: str) -> str:
         return f"the place of reader {reader!r} in dataset {self._dataset!r}"
-
-
-# Ranges in order, neither empty nor neighbours. Each function takes time with the ranges between ``begin`` and ``end``
-# only: a reader may have passed 100,000 others.
-
-
-def _between(ranges: list[Range], begin: int, end: int) -> tuple[int, int]:
-    """Where those lie that have a frame from ``begin`` to before ``end``: the first one, and the one after the last."""
-    return bisect_right(ranges, begin, key=itemgetter(1)), bisect_left(ranges, end, key=itemgetter(0))
-
-
-def _gaps(ranges: list[Range], begin: int, end: int) -> list[Range]:
-    """The parts from ``begin`` to before ``end`` that are in none of the ranges."""
-    first, last = _between(ranges, begin, end)
-    gaps = []
-    for low, high in ranges[first:last]:
-        gaps.append((begin, low))
-        begin = high
-    return [(low, high) for low, high in (*gaps, (begin, end)) if low < high]
-
-
-def _add(ranges: list[Range], begin: int, end: int) -> None:
-    """One more range that none of them overlaps; neighbours become one."""
-    first = last = bisect_left(ranges, begin, key=itemgetter(0))
-    if first and ranges[first - 1][1] == begin:
-        first -= 1
-        begin = ranges[first][0]
-    if last < len(ranges) and ranges[last][0] == end:
-        end = ranges[last][1]
-        last += 1
-    ranges[first:last] = [(begin, end)]
-
-
-def _remove(ranges: list[Range], begin: int, end: int) -> None:
-    """Leave the parts that are not between ``begin`` and ``end``."""
-    first, last = _between(ranges, begin, end)
-    if first < last:
-        rest = (ranges[first][0], begin), (end, ranges[last - 1][1])
-        ranges[first:last] = [(low, high) for low, high in rest if low < high]

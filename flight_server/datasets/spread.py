@@ -15,11 +15,8 @@ from .generations import check_start, own_start
 
 
 def check_servers(dataset: Dataset, request: SealRequest) -> None:
-    """Compare a seal with this server, before anything is sealed.
-
-    Raises:
-        ServerLost: it is for another start.
-        Conflict: the list lacks this server, or has other rows of it, or is not that of the first seal.
+    """Compare a seal with this server, before anything is sealed. Raises ServerLost: it is for another start; Conflict:
+    the list lacks this server, or has other rows of it, or is not that of the first seal.
     """
     check_start(dataset.name, request.start)
     if request.servers is None:

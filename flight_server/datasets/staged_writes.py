@@ -167,11 +167,8 @@ class StagedWrites:
         return None if generation is None else self._appended.get((name, generation))
 
     def end(self, dataset: Dataset, why: str, appended: Sealed | None = None) -> None:
-        """Forget a staged dataset, which gets back its own lease. Twice is fine.
-
-        Args:
-            why: it is not staged any more, after its name.
-            appended: the part of another dataset that it became, if it did.
+        """Forget a staged dataset, which gets back its own lease. Twice is fine. ``why``: it is not staged any more,
+        after its name. ``appended``: the part of another dataset that it became, if it did.
         """
         staged = self._of(dataset)
         if staged is None:
@@ -233,9 +230,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
         InvalidRequest: mode ``append``, and ``old`` has another schema.
     """
     if mode is WriteMode.NEW:
-        raise AlreadyExists(
-            f"dataset {old.name!r} exists; overwrite it, or choose another name", dataset=old.name
-        )
+        raise AlreadyExists.about(old.name, "exists; overwrite it, or choose another name")
     if mode is WriteMode.OVERWRITE:
         old.attached.check_overwrite(old, staged=True)
         check_as_durable(old, durable=durable)
@@ -245,10 +240,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
             old.attached.check_append(schema.schema, deletes=mode is WriteMode.DELETE)
         return
     if mode is WriteMode.DELETE:
-        raise InvalidRequest(
-            f"dataset {old.name!r} is not a {VERSIONED}: nothing can be deleted from it by key",
-            dataset=old.name,
-        )
+        raise InvalidRequest.about(old.name, f"is not a {VERSIONED}: nothing can be deleted from it by key")
     if old.attached.unextendable is not None:
         why = old.attached.unextendable
     elif old.servers:
@@ -264,10 +256,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
     else:
         old.check_schema(schema)
         return
-    raise Conflict(
-        f"dataset {old.name!r} {why}: nothing can be appended; overwrite it, or choose another name",
-        dataset=old.name,
-    )
+    raise Conflict.about(old.name, f"{why}: nothing can be appended; overwrite it, or choose another name")
 
 
 def check_as_durable(old: Dataset, *, durable: bool) -> None:
@@ -275,7 +264,6 @@ def check_as_durable(old: Dataset, *, durable: bool) -> None:
     was replaced, and a crash in between would bring it back.
     """
     if old.durable and not durable and old.failure is None:
-        raise Conflict(
-            f"dataset {old.name!r} became durable while it was overwritten, and what was written is not; write again",
-            dataset=old.name,
+        raise Conflict.about(
+            old.name, "became durable while it was overwritten, and what was written is not; write again"
         )

@@ -93,9 +93,7 @@ class Transactions:
         )
 
     def check_after(self, transaction: Transaction) -> None:
-        """Raise Conflict if a write with ``after``, which :meth:`find` does not know, does not follow the last write of
-        its id.
-        """
+        """Raise Conflict if a write with ``after`` that :meth:`find` does not know does not follow its last one."""
         name, number, after = transaction.id, transaction.version, transaction.after
         entry = self._ids.get(name)
         last, version = (None, 0) if entry is None else entry[-2:]
@@ -210,7 +208,7 @@ class Transactions:
         return name if name is not None and now - self._ids[name][0] >= DAYS * 86_400 else None
 
     def _conflict(self, what: str) -> Conflict:
-        return Conflict(f"dataset {self._dataset!r}: {what}", dataset=self._dataset)
+        return Conflict.about(self._dataset, f": {what}")
 
 
 def _hash(name: str) -> int:

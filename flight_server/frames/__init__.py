@@ -17,6 +17,7 @@ from .message import (
     missing_messages,
     stored_checksums,
 )
+from .number_ranges import NumberRanges
 from .records import Packed, Records, pack, unpacked
 from .schema_size import check_footer, measure
 from .schemas import SchemaMessage, Schemas, check_text, has_dictionaries

@@ -15,6 +15,7 @@ from flight_server.protocol import MessageKind
 from flight_server.protocol.checksums import crc32c
 
 from .decoder import Accepted
+from .dictionary_rooms import DictionaryRooms
 from .message import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 
 DICTIONARIES_IN_A_FEW = 8
@@ -43,9 +44,7 @@ class FrameBuilder:
         self._partition = partition
         self._sequence = 0
         self._state: DictionaryState = NO_DICTIONARIES
-        self._in_force: dict[int, list[Payload]] = {}
-        self._copies: dict[int, list[Reservation]] = {}
-        self._undecoded: list[Payload] = []
+        self._held = DictionaryRooms[tuple[Payload, Reservation]]()
 
     def add(self, checked: Checked, reservation: Reservation) -> Frame | None:
         """The frame of a record batch; None for a dictionary, to which the next frames refer.
@@ -61,7 +60,7 @@ class FrameBuilder:
         if accepted.kind is MessageKind.DICTIONARY:
             self._replace(checked, reservation)
             return None
-        self._undecoded.clear()
+        self._held.decoded()
         state = self._state
         if state is not NO_DICTIONARIES and state.room is None and len(state) > DICTIONARIES_IN_A_FEW:
             state.room = self._metadata.reserve(
@@ -84,20 +83,15 @@ class FrameBuilder:
         room = self._metadata.reserve(
             DICTIONARY_BYTES, "another dictionary", dataset=self._dataset, partition=self._partition
         )
-        number = accepted.dictionary_id
-        if not accepted.dictionary_delta:
-            self._copies.pop(number, None)
-            self._in_force.pop(number, None)
-        if accepted.copied_bytes:
-            self._copies.setdefault(number, []).append(reservation.split(accepted.copied_bytes))
+        copies = reservation.split(accepted.copied_bytes)
         payload = Payload(checked.message, reservation)
-        self._undecoded.append(payload)
-        self._in_force.setdefault(number, []).append(payload)
+        self._held.add(accepted, (payload, copies))
         message = DictionaryMessage(
-            payload,
-            self._sequence,
-            accepted.crc32c,
+            size_bytes=len(checked.message),
+            crc32c=accepted.crc32c,
             metadata_crc32c=crc32c(accepted.metadata),
+            payload=payload,
+            sequence=self._sequence,
             room=room,
         )
-        self._state = self._state.replaced(number, message, delta=accepted.dictionary_delta)
+        self._state = self._state.replaced(accepted.dictionary_id, message, delta=accepted.dictionary_delta)

@@ -100,11 +100,8 @@ class _Feed:
 
 
 class FrameDecoder:
-    """The state of one producer's stream.
-
-    Args:
-        max_message_bytes: also of a decompressed message.
-        full_validation: check every offset and UTF-8 text, too.
+    """The state of one producer's stream. ``max_message_bytes``: also of a decompressed message. ``full_validation``:
+    check every offset and UTF-8 text, too.
     """
 
     def __init__(
@@ -123,15 +120,11 @@ class FrameDecoder:
         self._dictionaries: dict[int, tuple[int, int]] = {}  # decoded and copied bytes of each in force
 
     def feed(self, message: bytes) -> Accepted:
-        """Check one FlightData message: both steps. Raises BadFrame: it is not valid at this place. The decoder must
-        not be used again.
-        """
+        """Both steps. Raises BadFrame: it is not valid at this place. The decoder must not be used again."""
         return self.decode(self.inspect(message))
 
     def inspect(self, message: bytes) -> Inspected:
-        """Look at the framing of the next message. May run in any one thread, and should if :meth:`has_large_header`.
-        Raises as :meth:`feed`.
-        """
+        """Look at the next message's framing, in any one thread (:meth:`has_large_header`). Raises as :meth:`feed`."""
         if len(message) > self._max_message_bytes:
             raise self._too_large(len(message), "has")
         parts = wire.locate(message)
@@ -175,11 +168,8 @@ class FrameDecoder:
         return self._schema_size
 
     def decode(self, inspected: Inspected, declared: int | None = None) -> Accepted:
-        """Check the contents of the message inspected last. May run in any one thread.
-
-        Raises:
-            DamagedMessage: its checksum is not the one that the producer has ``declared``.
-            BadFrame: as :meth:`feed`.
+        """Check the contents of the message inspected last. May run in any one thread. Raises DamagedMessage: its
+        checksum is not the one that the producer has ``declared``; BadFrame: as :meth:`feed`.
         """
         parts, header, kind = inspected.parts, inspected.header, inspected.kind
         checksum = message_crc32c(parts.header, parts.body)

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from flight_server.memory import Reservation
 from flight_server.protocol import BadFrame, CorruptFrame, locate
@@ -28,46 +29,29 @@ from flight_server.protocol.checksums import crc32c, message_crc32c
 from flight_server.storage import SegmentSlice
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
-    """Immutable bytes and the reservation that counts them."""
-
-    __slots__ = ("__weakref__", "_message", "data", "reservation")
-
-    def __init__(self, data: bytes, reservation: Reservation) -> None:
-        self.data = data
-        self.reservation = reservation
-        self._message: Message | None = None
-
-    def keep(self, message: Message) -> None:
-        """Keep the object of a message that is not in RAM: other readers find these bytes by it."""
-        self._message = message
-
-
-class Message:
-    """A stored frame or dictionary: its bytes in RAM, on disk, or both.
-
-    Args:
-        size_bytes: of the whole FlightData message.
-        crc32c, metadata_crc32c: of its IPC message and of its app_metadata, see ``checksums``.
+    """Immutable bytes and the reservation that counts them. ``message``: of one that is not in RAM, kept because other
+    readers find these bytes by its object.
     """
 
-    __slots__ = ("__weakref__", "_shared", "crc32c", "metadata_crc32c", "payload", "size_bytes", "slice")
+    data: bytes
+    reservation: Reservation
+    message: Message | None = None
 
-    def __init__(
-        self,
-        *,
-        size_bytes: int,
-        crc32c: int,
-        metadata_crc32c: int,
-        payload: Payload | None,
-        slice_: SegmentSlice | None,
-    ) -> None:
-        self.size_bytes = size_bytes
-        self.crc32c = crc32c
-        self.metadata_crc32c = metadata_crc32c
-        self.payload = payload
-        self.slice = slice_
-        self._shared: weakref.ref[Payload] | None = None
+
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
+class Message:
+    """A stored frame or dictionary: its bytes in RAM, on disk, or both. ``size_bytes``: of the whole FlightData
+    message. ``crc32c``, ``metadata_crc32c``: of its IPC message and of its app_metadata, see ``checksums``.
+    """
+
+    size_bytes: int
+    crc32c: int
+    metadata_crc32c: int = 0
+    payload: Payload | None
+    slice: SegmentSlice | None = None
+    _shared: weakref.ref[Payload] | None = field(default=None, init=False)
 
     @property
     def resident(self) -> bool:
@@ -107,7 +91,7 @@ class Message:
     def share(self, payload: Payload) -> None:
         """Let other readers use the bytes that a reader has read back, while that reader holds them."""
         self._shared = weakref.ref(payload)
-        payload.keep(self)
+        payload.message = self
 
     def read_back(self) -> bytes:
         """The bytes from disk, checked. Blocks.
@@ -129,51 +113,21 @@ class Message:
         )
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class DictionaryMessage(Message):
-    """One dictionary message.
-
-    Args:
-        payload: None if it is on disk only.
-        sequence: its number among its producer's messages.
-        room: counts the object itself, see ``memory.accounts``.
+    """One dictionary message. ``sequence``: its number among its producer's messages. ``room``: counts the object
+    itself, see ``memory.accounts``.
     """
 
-    __slots__ = ("_room", "sequence")
-
-    def __init__(
-        self,
-        payload: Payload | None,
-        sequence: int,
-        crc32c: int,
-        *,
-        metadata_crc32c: int = 0,
-        slice_: SegmentSlice | None = None,
-        room: Reservation | None = None,
-    ) -> None:
-        if payload is not None:
-            size_bytes = len(payload.data)
-        else:
-            assert slice_ is not None, "a dictionary that is neither in RAM nor on disk"
-            size_bytes = slice_.size_bytes
-        super().__init__(
-            size_bytes=size_bytes,
-            crc32c=crc32c,
-            metadata_crc32c=metadata_crc32c,
-            payload=payload,
-            slice_=slice_,
-        )
-        self.sequence = sequence
-        self._room = room
+    sequence: int
+    room: Reservation | None = None
 
 
-class _Link:
+class _Link(NamedTuple):
     """A dictionary message, linked to the messages that it adds to. States share links."""
 
-    __slots__ = ("before", "message")
-
-    def __init__(self, message: DictionaryMessage, before: _Link | None) -> None:
-        self.message = message
-        self.before = before
+    message: DictionaryMessage
+    before: _Link | None
 
 
 Links = dict[DictionaryMessage, _Link]
@@ -255,43 +209,26 @@ def messages_of(states: Iterable[DictionaryState]) -> Iterator[DictionaryMessage
             yield from reversed(unseen)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Frame(Message):
-    """A record batch. ``dictionaries``: those in force when it was sent."""
+    """A record batch. ``dictionaries``: those in force when it was sent. ``home``: the ``FrameTable`` that holds it, in
+    which ``index`` is its number.
+    """
 
-    __slots__ = ("dictionaries", "home", "index", "rows")
-
-    def __init__(
-        self,
-        *,
-        rows: int,
-        size_bytes: int,
-        crc32c: int,
-        metadata_crc32c: int = 0,
-        payload: Payload | None,
-        dictionaries: DictionaryState = NO_DICTIONARIES,
-        slice_: SegmentSlice | None = None,
-    ) -> None:
-        super().__init__(
-            size_bytes=size_bytes,
-            crc32c=crc32c,
-            metadata_crc32c=metadata_crc32c,
-            payload=payload,
-            slice_=slice_,
-        )
-        self.rows = rows
-        self.dictionaries = dictionaries
-        self.home: weakref.ref[Any] | None = None  # the ``FrameTable`` that holds it
-        self.index = 0  # its number there
+    rows: int
+    dictionaries: DictionaryState = NO_DICTIONARIES
+    home: weakref.ref[Any] | None = field(default=None, init=False)
+    index: int = field(default=0, init=False)
 
     def place(self, slice_: SegmentSlice) -> None:
-        super().place(slice_)
+        Message.place(self, slice_)
         home = self.home() if self.home is not None else None
         if home is not None:
             home.placed(self.index, slice_)
 
     def leave_ram(self) -> None:
         was_resident = self.resident
-        super().leave_ram()
+        Message.leave_ram(self)
         home = self.home() if self.home is not None else None
         if was_resident and home is not None:
             home.left(self.index, self)

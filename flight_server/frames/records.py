@@ -24,6 +24,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -70,54 +71,37 @@ class Record(NamedTuple):
     dictionaries: DictionaryState
 
 
+@dataclass(slots=True)
 class _Held:
-    __slots__ = ("records", "segment")
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.records = 0
+    segment: Segment
+    records: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Records:
     """The records of one partition or attempt, numbered from 0."""
 
-    __slots__ = (
-        "_base",
-        "_block_stop",
-        "_blocks",
-        "_counted",
-        "_dataset",
-        "_held",
-        "_length",
-        "_many_rows",
-        "_metadata",
-        "_partition",
-        "_reservation",
-        "_starts",
-        "_state",
-        "_states",
-        "first",
-        "total_bytes",
-    )
-
-    def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
-        self._metadata = metadata
-        self._dataset = dataset
-        self._partition = partition
-        self._reservation: Reservation | None = None
-        self._base = 0  # the number of the first record of the first block
-        self._counted = 0  # the records from the base to before this number are reserved
-        self.first = 0
-        self._length = 0
-        self.total_bytes = 0
-        self._blocks: list[bytearray] = []
-        self._block_stop = 0  # the number of the first record that the last block has no place for
-        self._state = NO_DICTIONARIES  # of the last record
-        # Made when first needed: many tables have none.
-        self._starts: list[int] | None = None  # the bytes before each block
-        self._held: dict[int, _Held] | None = None
-        self._states: list[tuple[int, DictionaryState]] | None = None  # each from a number on
-        self._many_rows: dict[int, int] | None = None
+    _metadata: Metadata
+    _dataset: str
+    _partition: int | None = None
+    _reservation: Reservation | None = field(default=None, init=False)
+    _base: int = field(default=0, init=False)  # the number of the first record of the first block
+    _counted: int = field(
+        default=0, init=False
+    )  # the records from the base to before this number are reserved
+    first: int = field(default=0, init=False)
+    _length: int = field(default=0, init=False)
+    total_bytes: int = field(default=0, init=False)
+    _blocks: list[bytearray] = field(default_factory=list, init=False)
+    _block_stop: int = field(default=0, init=False)  # the first record that the last block has no place for
+    _state: DictionaryState = field(default=NO_DICTIONARIES, init=False)  # of the last record
+    # Made when first needed: many tables have none.
+    _starts: list[int] | None = field(default=None, init=False)  # the bytes before each block
+    _held: dict[int, _Held] | None = field(default=None, init=False)
+    _states: list[tuple[int, DictionaryState]] | None = field(
+        default=None, init=False
+    )  # each from a number on
+    _many_rows: dict[int, int] | None = field(default=None, init=False)
 
     def rename(self, partition: int) -> None:
         """It is that partition's now, in errors."""
@@ -300,9 +284,7 @@ _OWN = frozenset({"_metadata", "_dataset", "_partition"})
 
 
 class Packed(NamedTuple):
-    """Tables as bytes, each with the bytes of its frames. ``files``: the segments by their index, each with the end of
-    its last frame.
-    """
+    """Tables as bytes, each with the bytes of its frames. ``files``: each with the end of its last frame."""
 
     tables: list[bytes]
     frame_bytes: list[int]

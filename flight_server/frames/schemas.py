@@ -159,18 +159,15 @@ class Schemas:
         self._held: weakref.WeakValueDictionary[bytes, SchemaMessage] = weakref.WeakValueDictionary()
 
     def hold(self, schema: SchemaMessage, dataset: str) -> SchemaMessage:
-        """The shared object of this schema.
-
-        Raises:
-            InvalidRequest: it is larger than ``max_bytes``.
-            OutOfBudget: ``metadata`` has no room for it.
+        """The shared object of this schema. Raises InvalidRequest: it is larger than ``max_bytes``; OutOfBudget:
+        ``metadata`` has no room for it.
         """
         size_bytes = len(schema.header)
         if size_bytes > self.max_bytes:
-            raise InvalidRequest(
-                f"dataset {dataset!r}: its schema has {size_bytes} bytes with its metadata, more than this "
-                f"server's limit of {self.max_bytes}: take fewer columns or less metadata, or raise --max-schema",
-                dataset=dataset,
+            raise InvalidRequest.about(
+                dataset,
+                f": its schema has {size_bytes} bytes with its metadata, more than this server's limit of "
+                f"{self.max_bytes}: take fewer columns or less metadata, or raise --max-schema",
                 limit_bytes=self.max_bytes,
             )
         return self._held.get(schema.header) or self._new(schema, self.room(size_bytes, dataset))

@@ -21,85 +21,27 @@ Victims
 from __future__ import annotations
 
 import weakref
-from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 
 from flight_server.concurrency import FEW, emptied, later
-from flight_server.memory import Metadata
 from flight_server.storage import SegmentSlice
 
 from .message import Frame
+from .number_ranges import NumberRanges
 from .records import Record, Records
 
 
-class NumberRanges:
-    """A set of ascending numbers, kept as where ranges of neighbours begin and end.
-
-    Its size grows with the gaps, and finding the next number in either direction passes over no removed ones.
-    """
-
-    __slots__ = ("_starts", "_stops")
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._stops: list[int] = []
-
-    def append(self, number: int) -> None:
-        """Add a number higher than all before."""
-        if self._stops and self._stops[-1] == number:
-            self._stops[-1] = number + 1
-        else:
-            self._starts.append(number)
-            self._stops.append(number + 1)
-
-    def remove(self, number: int) -> None:
-        """Remove a number that is in the set."""
-        starts, stops = self._starts, self._stops
-        at = bisect_right(starts, number) - 1
-        if starts[at] + 1 == stops[at]:
-            del starts[at], stops[at]
-        elif starts[at] == number:
-            starts[at] = number + 1
-        else:
-            if stops[at] > number + 1:
-                starts.insert(at + 1, number + 1)
-                stops.insert(at + 1, stops[at])
-            stops[at] = number
-
-    def remove_below(self, stop: int) -> None:
-        at = bisect_right(self._stops, stop)
-        del self._starts[:at], self._stops[:at]
-        if self._starts and self._starts[0] < stop:
-            self._starts[0] = stop
-
-    def upwards(self, start: int, stop: int) -> Iterator[int]:
-        """The numbers from ``start`` to before ``stop``. The set must not change during the iteration."""
-        for at in range(max(0, bisect_right(self._starts, start) - 1), len(self._starts)):
-            if self._starts[at] >= stop:
-                return
-            yield from range(max(start, self._starts[at]), min(stop, self._stops[at]))
-
-    def downwards(self, start: int, stop: int) -> Iterator[int]:
-        """The same, the highest first."""
-        for at in range(bisect_right(self._starts, stop - 1) - 1, -1, -1):
-            if self._stops[at] <= start:
-                return
-            yield from range(min(stop, self._stops[at]) - 1, max(start, self._starts[at]) - 1, -1)
-
-
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class FrameTable(Records):
     """The frames of one partition or attempt; the ``items`` of a partition's queue."""
 
-    __slots__ = ("__weakref__", "_loaned", "_ranges", "_resident", "resident_bytes")
-
-    def __init__(self, metadata: Metadata, dataset: str, partition: int | None = None) -> None:
-        super().__init__(metadata, dataset, partition)
-        self.resident_bytes = 0  # of the frames in RAM
-        # Made when first needed: many tables have none.
-        self._ranges: NumberRanges | None = None
-        self._resident: dict[int, Frame] | None = None
-        self._loaned: dict[int, weakref.ref[Frame]] | None = None
+    resident_bytes: int = field(default=0, init=False)  # of the frames in RAM
+    # Made when first needed: many tables have none.
+    _ranges: NumberRanges | None = field(default=None, init=False)
+    _resident: dict[int, Frame] | None = field(default=None, init=False)
+    _loaned: dict[int, weakref.ref[Frame]] | None = field(default=None, init=False)
 
     @property
     def resident_frames(self) -> int:
@@ -114,7 +56,7 @@ class FrameTable(Records):
             if self._resident is None or self._ranges is None:
                 self._resident, self._ranges = {}, NumberRanges()
             self._resident[index] = frame
-            self._ranges.append(index)
+            self._ranges.add(index, index + 1)
             self.resident_bytes += size_bytes
         else:
             self._lend(index, frame)
@@ -156,10 +98,10 @@ class FrameTable(Records):
         if self._resident is not None and self._ranges is not None:
             released = {index: self._resident.pop(index) for index in self._ranges.upwards(self.first, stop)}
             self.resident_bytes -= sum(frame.size_bytes for frame in released.values())
-            self._ranges.remove_below(stop)
+            self._ranges.remove(0, stop)
             if len(released) > FEW:
                 later(emptied(released))
-        super().release(stop)
+        Records.release(self, stop)
 
     def adopt(self, other: FrameTable, index: int) -> Record:
         """Take another table's frame, which that table releases next. Never refused; see :meth:`make_room`."""
@@ -195,7 +137,7 @@ class FrameTable(Records):
     def left(self, index: int, frame: Frame) -> None:
         if self._resident is not None and self._ranges is not None and index in self._resident:
             del self._resident[index]
-            self._ranges.remove(index)
+            self._ranges.remove(index, index + 1)
             self.resident_bytes -= frame.size_bytes
             if not self._resident:
                 self._resident = self._ranges = None
@@ -231,7 +173,7 @@ class FrameTable(Records):
             metadata_crc32c=metadata_crc32c,
             payload=None,
             dictionaries=dictionaries,
-            slice_=SegmentSlice(segment, offset, size_bytes),
+            slice=SegmentSlice(segment, offset, size_bytes),
         )
         frame.home = weakref.ref(self)
         frame.index = index

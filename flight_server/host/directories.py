@@ -161,10 +161,8 @@ def default_bases() -> tuple[Path, ...]:
 
 
 def sweep(bases: Sequence[Path], idle_seconds: float = IDLE_SECONDS, ended: str | None = None) -> list[Path]:
-    """Remove what no living process needs; its paths. Waits for no process, raises nothing.
-
-    Args:
-        ended: an application whose driver, if it is elsewhere, has ended.
+    """Remove what no living process needs; its paths. Waits for no process, raises nothing. ``ended``: an application
+    whose driver, if it is elsewhere, has ended.
     """
     removed: list[Path] = []
     # Each once, because a second lock of the same file is refused: TMPDIR may be /dev/shm.

@@ -24,9 +24,7 @@ def memory_bytes(cgroups: Path = _CGROUPS, own_groups: Path = _OWN_GROUPS) -> in
 
 
 def cores(cgroups: Path = _CGROUPS, own_groups: Path = _OWN_GROUPS) -> int:
-    """The cores that the process's affinity names, or fewer whole ones if one of its cgroups has a lower quota; at
-    least one.
-    """
+    """The cores of the process's affinity, or fewer whole ones if a cgroup has a lower quota; at least one."""
     count: float = len(os.sched_getaffinity(0))
     for directory, version in _groups("cpu", cgroups, own_groups):
         if version == 2:

@@ -11,10 +11,8 @@ import time
 
 
 def load_pair(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    """Present this certificate chain. No disk gets the key.
-
-    Raises:
-        ssl.SSLError, ValueError: they are no chain with its unencrypted key.
+    """Present this certificate chain. No disk gets the key. Raises ssl.SSLError, ValueError: they are no chain with its
+    unencrypted key.
     """
     with os.fdopen(os.memfd_create("pem"), "wb") as file:
         file.write(cert + b"\n" + key)

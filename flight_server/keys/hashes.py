@@ -37,9 +37,7 @@ _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def key_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
-    """uint64, one for each of ``rows``; zeros without a column. Every column's type ``is_comparable``, or is a
-    dictionary of such a type.
-    """
+    """One for each of ``rows``; zeros without a column. Each type ``is_comparable``, or a dictionary of such a type."""
     return _of(columns, rows, _ends)
 
 

@@ -164,9 +164,7 @@ def numbers(array: pa.Array) -> NDArray[np.int64]:
 
 
 def elements(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
-    """The elements of all lists, and where each list's begin, with the end of the last one's behind them. A null may
-    have elements.
-    """
+    """The elements of all lists, and where each list's begin, and the last one's end. A null may have elements."""
     rows, kind = len(array), array.type
     if rows == 0:
         return array.values.slice(0, 0), np.zeros(1, np.int64)

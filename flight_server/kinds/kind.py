@@ -104,43 +104,29 @@ class DatasetKind:
         return self.catalogue.create(request, schema)
 
     def sink(self, command: PutCommand, dataset: Dataset | None, schema: SchemaMessage) -> Sink:
-        """Begin a put.
-
-        Args:
-            dataset: that the name, or the generation of a staged write, leads to; None if there is none, or it is
-                overwritten.
-
-        Raises:
-            InvalidRequest, Conflict, NotFound, StaleTicket: the kind takes no such put.
+        """Begin a put. ``dataset``: that the name, or the generation of a staged write, leads to; None if there is
+        none, or it is overwritten. Raises InvalidRequest, Conflict, NotFound, StaleTicket: the kind takes no such put.
         """
         raise NotImplementedError
 
     async def seal(self, dataset: Dataset, request: SealRequest) -> Sealed:
-        """Do the action ``seal``.
-
-        Raises:
-            Conflict: the action seals no dataset of this kind; or as :func:`~flight_server.kinds.seals.seal`.
+        """Do the action ``seal``. Raises Conflict: the action seals no dataset of this kind; or as
+        :func:`~flight_server.kinds.seals.seal`.
         """
-        raise Conflict(
-            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; "
-            "a stream is sealed when its producer ends",
-            dataset=dataset.name,
+        raise Conflict.about(
+            dataset.name,
+            f"is of kind {dataset.kind.value!r}: only a shuffle is sealed by the action; a stream is sealed when its "
+            "producer ends",
         )
 
     def read(self, dataset: Dataset, versions: Versions | None, until: int | None) -> VersionRead | None:
-        """The read of a reader; None for the frames of partitions.
-
-        Args:
-            versions, until: that the reader asks for.
-
-        Raises:
-            InvalidRequest: the kind has no such reads.
+        """The read of a reader; None for the frames of partitions. ``versions``, ``until``: that the reader asks for.
+        Raises InvalidRequest: the kind has no such reads.
         """
         if versions is not None:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}: only a {VERSIONED} has versions to read "
-                "'as_of' or 'after'",
-                dataset=dataset.name,
+            raise InvalidRequest.about(
+                dataset.name,
+                f"is of kind {dataset.kind.value!r}: only a {VERSIONED} has versions to read 'as_of' or 'after'",
             )
         return None
 
@@ -149,9 +135,7 @@ class DatasetKind:
         return []
 
     def recover(self) -> None:
-        """Bring back its files on disk, but those of sealed partitions. Blocks; before the server listens. Raises
-        OSError: the start must end.
-        """
+        """Bring back its files on disk, but those of sealed partitions. Blocks. Raises OSError: the start must end."""
 
     async def start(self, background: Background, every_seconds: float) -> None:
         """Begin its lasting work when the server listens; its duties come every so many seconds."""

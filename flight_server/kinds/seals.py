@@ -9,12 +9,10 @@ seal is cancelled before it is on disk.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from flight_server.concurrency import at_once, in_steps, to_its_end
 from flight_server.datasets import (
@@ -63,40 +61,38 @@ async def _sealed(durability: Durability, dataset: Dataset, request: SealRequest
         if (append := target.attached.append) is not None:
             if dataset.attempts.accepted is not None:
                 # An earlier seal was for a dataset of this name that is gone: the attempts' frames are in partitions.
-                raise Conflict(
-                    f"dataset {target.name!r} was replaced meanwhile; write again", dataset=target.name
-                )
+                raise Conflict.about(target.name, "was replaced meanwhile; write again")
             appended: Sealed = await append(dataset, target, request, mode)
             return appended
         check_mode(mode, target, dataset.schema, durable=dataset.durable)
         return await _append(catalogue, dataset, target, request)
+    check: Callable[[], None]
+    finish: Callable[[], None]
     if mode is None:
-        check, finish = _nothing, dataset.close
+        check, finish = lambda: None, dataset.close
         request = replace(request, partitions=None, partition_bytes=None)
     else:
         if mode is WriteMode.APPEND:
             _is_new(dataset, request.transaction)
         dataset.transactions.begin(request.transaction)
-        check, finish = (
-            partial(_check_name, catalogue, dataset, mode, request.transaction),
-            partial(_take_name, catalogue, dataset),
-        )
+        check = partial(_check_name, catalogue, dataset, mode, request.transaction)
+        finish = partial(_take_name, catalogue, dataset)
+
+    def checked_finish() -> None:
+        check()
+        finish()
+
     try:
         check()
         if dataset.durable:
             await _on_disk(durability, dataset, request, finish, check)
         else:
-            await _whole(_accept(dataset, request, partial(_finish, check, finish)))
+            await to_its_end(_accept(dataset, request, checked_finish))
     except _Repeated:
         nothing = at_once(Sealed.of(catalogue.get(dataset.name) or dataset, ()))
         catalogue.unstage(dataset, nothing)
         return nothing
     return await in_steps(Sealed.of(dataset, dataset.partitions()))
-
-
-async def _whole(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work to its end, also when the call is cancelled: its steps leave no half of the frames behind."""
-    await to_its_end(asyncio.ensure_future(work))
 
 
 async def _on_disk(
@@ -109,12 +105,12 @@ async def _on_disk(
     """Accept the attempts and write them to disk, or leave both as they were."""
     async with _turn(durability, dataset):
         try:
-            await _whole(_accept(dataset, request))
+            await to_its_end(_accept(dataset, request))
             if not dataset.sealed:
                 await durability.persist(dataset, range(dataset.partition_count), finish, check)
         except BaseException:
             try:
-                await _whole(in_steps(dataset.giving_back()))
+                await to_its_end(in_steps(dataset.giving_back()))
             finally:
                 if dataset.on_disk is not None and not dataset.sealed:
                     dataset.on_disk.begin_again()
@@ -139,7 +135,9 @@ async def _turn(durability: Durability, dataset: Dataset) -> AsyncIterator[None]
 
 
 async def _accept(dataset: Dataset, request: SealRequest, finish: Callable[[], None] | None = None) -> None:
-    """Accept the attempts; with ``finish`` seal their partitions, too, and call it in the last step."""
+    """Accept the attempts; with ``finish`` seal their partitions, too, and call it in the last step. All steps are done
+    (``to_its_end``), also when the call is cancelled: else a half of the frames could stay behind.
+    """
     await in_steps(dataset.accepting(request.attempts, request.partition_bytes, request.partitions))
     while dataset.moving:  # by another call of the seal
         await dataset.changes.next()
@@ -149,15 +147,10 @@ async def _accept(dataset: Dataset, request: SealRequest, finish: Callable[[], N
         finish()
 
 
-def _finish(check: Callable[[], None], finish: Callable[[], None]) -> None:
-    check()
-    finish()
-
-
 async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, request: SealRequest) -> Sealed:
     def check() -> Dataset:
         if catalogue.get(target.name) is not target:
-            raise Conflict(f"dataset {target.name!r} was replaced meanwhile; seal again", dataset=target.name)
+            raise Conflict.about(target.name, "was replaced meanwhile; seal again")
         check_mode(WriteMode.APPEND, target, staged.schema, durable=staged.durable)
         return target
 
@@ -179,7 +172,7 @@ async def _append(catalogue: Catalogue, staged: Dataset, target: Dataset, reques
         if staged.attempts.accepted is None:
             staged.retention = target.retention
         try:
-            await _whole(_accept(staged, replace(request, partitions=None), finish))
+            await to_its_end(_accept(staged, replace(request, partitions=None), finish))
         except Conflict:
             appended = catalogue.staged.appended(staged.name, staged.generation)
             if appended is None:
@@ -211,7 +204,7 @@ def _check_name(
         raise _Repeated
     check_mode(mode, current, dataset.schema, durable=dataset.durable)
     if mode is WriteMode.APPEND:
-        raise Conflict(f"dataset {dataset.name!r} was created meanwhile; write again", dataset=dataset.name)
+        raise Conflict.about(dataset.name, "was created meanwhile; write again")
 
 
 def _take_name(catalogue: Catalogue, dataset: Dataset) -> None:
@@ -219,7 +212,3 @@ def _take_name(catalogue: Catalogue, dataset: Dataset) -> None:
     # Else another call of the seal did it, and the name may lead elsewhere by now.
     if catalogue.staged.mode_of(dataset) is not None:
         catalogue.take_name(dataset)
-
-
-def _nothing() -> None:
-    pass

@@ -75,10 +75,9 @@ class ShuffleKind(DatasetKind):
     def _check_run(self, request: CreateRequest) -> None:
         generation = request.generation
         if generation is not None and self.catalogue.dropped_runs.has(request.dataset, generation):
-            raise Conflict(
-                f"dataset {request.dataset!r}: the driver has dropped generation {generation}, which this put "
-                "is for: its job has ended",
-                dataset=request.dataset,
+            raise Conflict.about(
+                request.dataset,
+                f": the driver has dropped generation {generation}, which this put is for: its job has ended",
                 generation=generation,
             )
 
@@ -117,16 +116,15 @@ class AttemptSink(FrameSink):
         server: dict[str, Any] | None = None,
     ) -> None:
         if command.producer is None or command.attempt is None:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} is a shuffle: put with "
-                '{"dataset": …, "producer": task index, "attempt": id of this try}',
-                dataset=dataset.name,
+            raise InvalidRequest.about(
+                dataset.name,
+                'is a shuffle: put with {"dataset": …, "producer": task index, "attempt": id of this try}',
             )
         if command.partition is not None:
-            raise InvalidRequest(
-                f"dataset {dataset.name!r} producer {command.producer} attempt {command.attempt}: a shuffle's "
-                "partition is each batch's app_metadata, not a part of the descriptor",
-                dataset=dataset.name,
+            raise InvalidRequest.about(
+                dataset.name,
+                f"producer {command.producer} attempt {command.attempt}: a shuffle's partition is each batch's "
+                "app_metadata, not a part of the descriptor",
             )
         self._durability = durability
         self._server = server or {}

@@ -78,11 +78,10 @@ def check_totals(
 ) -> None:
     """Raise InvalidRequest unless a commit says what has arrived."""
     if totals != Commit(rows, frames):
-        where = "" if partition is None else f" partition {partition}"
-        raise InvalidRequest(
-            f"dataset {dataset.name!r}{where}: the commit says {totals.rows} rows in {totals.frames} frames, but "
-            f"{rows} rows in {frames} frames arrived; write it again",
-            dataset=dataset.name,
+        raise InvalidRequest.about(
+            dataset.name,
+            f": the commit says {totals.rows} rows in {totals.frames} frames, but {rows} rows in {frames} frames "
+            "arrived; write it again",
             partition=partition,
         )
 
@@ -91,16 +90,14 @@ def check_no_deletes(catalogue: Catalogue, command: PutCommand) -> None:
     """Raise InvalidRequest if the put deletes rows, or as :meth:`Catalogue.find`."""
     if command.delete:
         catalogue.find(command.dataset, command.generation)
-        raise InvalidRequest(
-            f"dataset {command.dataset!r} is not a {VERSIONED}: nothing can be deleted from it by key",
-            dataset=command.dataset,
+        raise InvalidRequest.about(
+            command.dataset, f"is not a {VERSIONED}: nothing can be deleted from it by key"
         )
 
 
 def check_no_transaction(command: PutCommand) -> None:
     """Raise InvalidRequest if the put has a transaction."""
     if command.transaction is not None:
-        raise InvalidRequest(
-            f"dataset {command.dataset!r} is not a {VERSIONED}: a put into it has no 'transaction'",
-            dataset=command.dataset,
+        raise InvalidRequest.about(
+            command.dataset, f"is not a {VERSIONED}: a put into it has no 'transaction'"
         )

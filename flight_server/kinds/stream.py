@@ -93,10 +93,9 @@ class StreamSink(FrameSink):
             return catalogue.find(command.dataset, command.generation)
         if existing is None:
             if index:
-                raise InvalidRequest(
-                    f"dataset {command.dataset!r} does not exist: create it with the number of its partitions "
-                    f"before putting partition {index}",
-                    dataset=command.dataset,
+                raise InvalidRequest.about(
+                    command.dataset,
+                    f"does not exist: create it with the number of its partitions before putting partition {index}",
                 )
             return catalogue.create(request, schema)[0]
         if existing.partition_count == 1 and existing.failure is not None:
@@ -123,10 +122,9 @@ class StreamSink(FrameSink):
         if self._committed:
             return
         if self._must_commit:
-            raise InvalidRequest(
-                f"dataset {self.dataset.name!r} partition {self._partition.index}: the producer ended without its "
-                "commit message",
-                dataset=self.dataset.name,
+            raise InvalidRequest.about(
+                self.dataset.name,
+                ": the producer ended without its commit message",
                 partition=self._partition.index,
             )
         await self._seal()
@@ -155,19 +153,19 @@ class StreamSink(FrameSink):
             return
         now = "gone" if current is None else f"at generation {current.generation}"
         if self._replaces is not None and (current is None or current.generation != self._replaces):
-            raise Conflict(
-                f"dataset {self.dataset.name!r}: generation {self._replaces} was to be overwritten, but the dataset "
-                f"is {now} now; read that one and write again",
-                dataset=self.dataset.name,
+            raise Conflict.about(
+                self.dataset.name,
+                f": generation {self._replaces} was to be overwritten, but the dataset is {now} now; read that one "
+                "and write again",
             )
         if current is not None:
             current.attached.check_overwrite(current, meanwhile=True)
             check_as_durable(current, durable=self.dataset.durable)
         if self.dataset.durable and self.dataset.gone:
-            raise Conflict(
-                f"dataset {self.dataset.name!r}: generation {self.dataset.generation} was replaced while it was "
-                f"written, and the dataset is {now} now; write it again",
-                dataset=self.dataset.name,
+            raise Conflict.about(
+                self.dataset.name,
+                f": generation {self.dataset.generation} was replaced while it was written, and the dataset is {now} "
+                "now; write it again",
             )
 
     def abort(self, cause: FlightShuffleError) -> None:

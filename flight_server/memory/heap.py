@@ -42,11 +42,8 @@ _MIN_LEAD_BYTES = 16 << 20
 
 
 class Heap:
-    """The heap of a process that runs only one server, from :meth:`start` to :meth:`stop`.
-
-    Args:
-        memory: the server's pool, with a limit.
-        tuned: the result of ``allocator.tune``; if False nothing is populated.
+    """The heap of a process that runs only one server, from :meth:`start` to :meth:`stop`. ``memory``: the server's
+    pool, with a limit. ``tuned``: the result of ``allocator.tune``; if False nothing is populated.
     """
 
     def __init__(self, memory: MemoryPool, *, tuned: bool) -> None:

@@ -3,7 +3,7 @@
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """
 
-from .bodies import Body, Faults, Fields, InJson, Name, Text, integer, one_of, parse_as, with_numbers
+from .bodies import Body, Faults, Fields, InJson, Name, Request, Text, integer, one_of, parse_as, with_numbers
 from .cutting import cut
 from .dataset_names import check_dataset_name
 from .errors import (
@@ -126,6 +126,6 @@ from .stream_requests import (
     parse_partition,
     partition_metadata,
 )
-from .strict_json import MAX_SMALL_PARSED_BYTES, dump_json, parse_json, parsed_bytes, parsing
+from .strict_json import MAX_SMALL_PARSED_BYTES, dump_json, parse_json, parsed_bytes
 from .suggestions import did_you_mean, nearest
 from .wire import check_few_fields, locate

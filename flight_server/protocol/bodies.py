@@ -155,6 +155,17 @@ class Body:
         return value
 
     @classmethod
+    def member(cls, members: Fields, key: str) -> Self | None:
+        """The one that is a member of another body; None if that has none. Raises InvalidRequest."""
+        value = members.any(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            keys = ", ".join(in_json.key or name for name, in_json, _ in cls._in_json())
+            raise InvalidRequest(f"{members.what}: {key!r} must be an object with {keys}")
+        return cls.of(value, f"{members.what}: {key!r}")
+
+    @classmethod
     def take(cls, members: Fields) -> Self:
         """The value whose keys may stand among others, not yet checked: a field that was absent and has no default is
         None. Raises InvalidRequest.
@@ -215,9 +226,9 @@ class Request(Body):
     """A body that comes as bytes."""
 
     @classmethod
-    def parse(cls, data: bytes) -> Self:
-        """Raises InvalidRequest."""
-        return cls.of(parse_json(data, cls.what))
+    def parse(cls, data: bytes, *, in_thread: bool = False) -> Self:
+        """``in_thread``: as for :func:`parse_json`. Raises InvalidRequest."""
+        return cls.of(parse_json(data, cls.what, in_thread=in_thread))
 
 
 def with_numbers(query: Mapping[str, str], keys: Collection[str]) -> dict[str, int | str]:

@@ -32,17 +32,13 @@ _METADATA_FIELD = 3
 
 
 class Envelopes:
-    """One end of one read: the server's, which seals, or the client's, which opens. ``ticket``: as this end
-    knows it.
-    """
+    """One end of one read: the server's, which seals, or the client's, which opens. ``ticket``: as it knows it."""
 
     def __init__(self, ticket: bytes) -> None:
         self._running = crc32c(ticket)
 
     def seal(self, *messages: tuple[bytes, int, int]) -> bytes:
-        """The next FlightData message, which carries these: each with its checksum and its app_metadata's. Copies
-        them.
-        """
+        """The next FlightData message, with copies of these: each with its checksum and its app_metadata's."""
         parts: list[bytes] = []
         for message, checksum, metadata_checksum in messages:
             running = self._next(checksum, metadata_checksum)
@@ -51,9 +47,7 @@ class Envelopes:
         return b"".join((wire.field_head(_METADATA_FIELD, sum(map(len, parts))), *parts))
 
     def open(self, data: memoryview) -> Iterator[tuple[wire.FlightData, int]]:
-        """The messages in the next app_metadata, at least one, each with its checksum. Raises BadFrame: it is not the
-        server's next one.
-        """
+        """The messages in the next app_metadata, each with its checksum. Raises BadFrame: it is not the next one."""
         while True:
             if len(data) < ENVELOPE_BYTES:
                 raise BadFrame("an envelope has no checksums")

@@ -82,6 +82,22 @@ class FlightShuffleError(Exception):
             if value is not None
         }
 
+    @classmethod
+    def about(
+        cls,
+        dataset: str,
+        text: str,
+        *,
+        partition: int | None = None,
+        **detail: str | int | float | bool | None,
+    ) -> Self:
+        """One of a dataset, or of one partition of it, which the message and the detail name. ``text`` follows the name
+        in the message, and begins with a colon if a sentence of its own does.
+        """
+        where = f"dataset {dataset!r}" + ("" if partition is None else f" partition {partition}")
+        space = "" if text.startswith(":") else " "
+        return cls(f"{where}{space}{text}", dataset=dataset, partition=partition, **detail)
+
     def fresh(self) -> Self:
         """An equal error with no traceback: each of many readers needs its own instance, raised ``from`` this one."""
         twin = copy.copy(self)
@@ -245,9 +261,7 @@ def error_classes() -> dict[str, type[FlightShuffleError]]:
 
 
 def from_json(text: str | bytes) -> FlightShuffleError:
-    """The error that :meth:`FlightShuffleError.to_json` wrote; of the base class for an unknown code. ValueError for
-    other text.
-    """
+    """The error that ``to_json`` wrote; of the base class for an unknown code. ValueError for other text."""
     try:
         body = json.loads(text)
     except RecursionError:

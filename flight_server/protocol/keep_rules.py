@@ -57,9 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """One rule. Fields that it does not use have their defaults. ``closed_by``: the columns and values of a closing
-    row.
-    """
+    """One rule; fields without use have their defaults. ``closed_by``: columns and values of a closing row."""
 
     rule: RuleName
     key: tuple[str, ...]

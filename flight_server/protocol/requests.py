@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from .bodies import Body, Faults, Fields, Flag, InJson, Name, Request, Text, integer, number, one_of, parse_as
 from .dataset_names import check_dataset_name
@@ -25,7 +24,7 @@ from .stream_requests import (
     check_generation,
     list_as_tuple,
 )
-from .strict_json import parse_json, parsing
+from .strict_json import parse_json
 
 REUSE_CONNECTION = "arrow-flight-reuse-connection://?"
 """The location "where you are asking now" (Arrow Flight specification)."""
@@ -187,7 +186,7 @@ _SERVERS = InJson(_server_portions, render=lambda portions: [each.to_json() for 
 
 
 @dataclass(frozen=True)
-class SealRequest(Body, what="seal"):
+class SealRequest(Request, what="seal"):
     """Body of the action ``seal``: each producer's winning attempt. None accepts each producer's first commit; an
     empty mapping seals the dataset without a row. The rest is for staged writes: ``partitions`` says how many of them
     there are to be; with ``partition_bytes`` neighbours with rows become one while they have at most so many;
@@ -214,9 +213,8 @@ class SealRequest(Body, what="seal"):
     largest: Annotated[int | None, integer(1, MAX_PARTITIONS)] = None
 
     @classmethod
-    def parsing(cls, data: bytes) -> Generator[None, None, SealRequest]:
-        """The request, in steps: it may name 100,000 attempts. Raises InvalidRequest."""
-        request = cls.of((yield from parsing(data, cls.what)))
+    def parse(cls, data: bytes, *, in_thread: bool = False) -> Self:
+        request = super().parse(data, in_thread=in_thread)
         texts: Any = request.attempts
         if texts is None:
             return request
@@ -225,7 +223,6 @@ class SealRequest(Body, what="seal"):
             if not producer.isdecimal() or not producer.isascii() or len(producer) > 10:
                 raise InvalidRequest(f"seal: producer {producer!r} is not an index in ASCII decimal")
             attempts[int(producer)] = check_attempt(attempt)
-            yield
         return replace(request, attempts=attempts)
 
     def faults(self, what: str) -> Faults:
@@ -240,9 +237,7 @@ class SealRequest(Body, what="seal"):
 
 @dataclass(frozen=True)
 class DatasetRequest(Body):
-    """Body of ``drop`` and ``renew``, which need a dataset, and of clients' ``statistics`` and ``why``. ``drop`` with
-    ``staged`` drops a staged write only.
-    """
+    """Body of ``drop``, ``renew`` and clients' ``statistics`` and ``why``. ``staged``: drop a staged write only."""
 
     dataset: Annotated[str | None, parse_as(check_dataset_name)] = None
     generation: Text = None

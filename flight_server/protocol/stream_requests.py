@@ -34,9 +34,7 @@ _ATTEMPT = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 
 
 def check_attempt(attempt: object, what: str = "attempt") -> str:
-    """The attempt, which Spark has as an integer, as text. Raises InvalidRequest if it is not 1 to 100 of ``A-Z a-z
-    0-9 . _ : -``.
-    """
+    """The attempt, in Spark an integer, as text. Raises InvalidRequest."""
     if isinstance(attempt, int) and not isinstance(attempt, bool):
         attempt = str(attempt)
     if not isinstance(attempt, str) or not _ATTEMPT.fullmatch(attempt):
@@ -137,21 +135,11 @@ class Transaction(Body):
     version: Annotated[int, integer(0, MAX_VERSION)]
     after: Version = None
 
-    @classmethod
-    def find(cls, fields: Fields, key: str) -> Transaction | None:
-        """The one of a body; None if it has none. Raises InvalidRequest."""
-        value = fields.any(key)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise InvalidRequest(f"{fields.what}: {key!r} must be an object with id, version and after")
-        return cls.of(value, f"{fields.what}: {key!r}")
-
     def faults(self, what: str) -> Faults:
         yield self.lacks("version"), f"{what} needs a 'version'"
 
 
-InTransaction = Annotated[Transaction | None, InJson(Transaction.find)]
+InTransaction = Annotated[Transaction | None, InJson(Transaction.member)]
 
 
 @dataclass(frozen=True)
@@ -186,21 +174,13 @@ _AmongOthers = Annotated[Versions | None, InJson(lambda fields, _: Versions.find
 
 
 @dataclass(frozen=True)
-class PutCreate(Body, what="the command's 'create'"):
+class PutCreate(Body):
     """The shuffle that a put makes where it is absent: of the put's generation and schema, with so many partitions. If
     it is never sealed, the lease ends it.
     """
 
     partitions: Annotated[int, integer(1, MAX_PARTITIONS)]
     lease_seconds: Annotated[float | None, number(0.1, MAX_LEASE_SECONDS)] = None
-
-    @classmethod
-    def find(cls, fields: Fields, key: str) -> PutCreate | None:
-        """The one of a body; None if it has none. Raises InvalidRequest."""
-        value = fields.any(key)
-        if value is not None and not isinstance(value, dict):
-            raise InvalidRequest(f"{cls.what} is an object {{partitions, lease_seconds}}")
-        return None if value is None else cls.of(value)
 
     def faults(self, what: str) -> Faults:
         yield self.lacks("partitions"), f"{what} needs 'partitions'"
@@ -225,7 +205,7 @@ class PutCommand(Body, what="the command"):
     transaction: InTransaction = None
     seen: Version = None
     delete: Flag = False
-    create: Annotated[PutCreate | None, InJson(PutCreate.find)] = None
+    create: Annotated[PutCreate | None, InJson(PutCreate.member)] = None
 
     @classmethod
     def parse(cls, data: bytes) -> Self:

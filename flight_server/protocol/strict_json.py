@@ -5,9 +5,9 @@ error.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
+from json import scanner
 from typing import Any
 
 from .errors import InvalidRequest
@@ -20,8 +20,6 @@ _TEXT_COST = 4
 _WIDE_TEXT_COST = 16
 """The same if one character makes each of a text take four bytes."""
 MAX_SMALL_PARSED_BYTES = 16 << 20
-_ONE_STEP_BYTES = 64 << 10
-_SPACE = re.compile(r"[ \t\n\r]*")
 
 
 def parsed_bytes(data: bytes) -> int:
@@ -30,10 +28,15 @@ def parsed_bytes(data: bytes) -> int:
     return texts_bytes + sum(data.count(mark) * cost for mark, cost in _COST_BYTES.items())
 
 
-def parse_json(data: bytes | str, what: str, *, small: bool = False) -> dict[str, Any]:
-    """A JSON object; the empty one for an empty text. With ``small`` bytes that would take more than
-    ``MAX_SMALL_PARSED_BYTES`` are refused before they are parsed. Raises InvalidRequest: not UTF-8, not JSON, not an
-    object, or with a key twice in one object.
+def parse_json(
+    data: bytes | str, what: str, *, small: bool = False, in_thread: bool = False
+) -> dict[str, Any]:
+    """A JSON object; the empty one for an empty text. Raises InvalidRequest: not UTF-8, not JSON, not an object, or a
+    key twice in one object.
+
+    Args:
+        small: refuse bytes that would take more than ``MAX_SMALL_PARSED_BYTES`` before they are parsed.
+        in_thread: let other threads run meanwhile.
     """
     if not data:
         return {}
@@ -42,70 +45,15 @@ def parse_json(data: bytes | str, what: str, *, small: bool = False) -> dict[str
     try:
         # json.loads itself accepts halves of surrogate pairs, as bytes and as escapes.
         text = data.decode() if isinstance(data, bytes) else data
-        body = json.loads(text, object_pairs_hook=_object)
+        body = (_PythonDecoder() if in_thread else _decoder).decode(text)
         if "\\u" in text:
-            json.dumps(body, ensure_ascii=False).encode()
+            for part in json.JSONEncoder(ensure_ascii=False).iterencode(body):
+                part.encode()
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{what} is not UTF-8 JSON: {error}") from None
     if not isinstance(body, dict):
         raise InvalidRequest(f"{what} must be a JSON object, not {type(body).__name__}")
     return body
-
-
-def parsing(data: bytes, what: str) -> Generator[None, None, dict[str, Any]]:
-    """:meth:`parse_json` in steps, as far as objects in the object are large: their members are parsed one by one.
-    Raises as that.
-    """
-    if len(data) <= _ONE_STEP_BYTES:
-        return parse_json(data, what)
-    try:
-        text = data.decode()
-        yield
-        escapes = "\\u" in text
-        yield
-        body, end = yield from _value(text, _after_space(text, 0), 2, escapes=escapes)
-        if _after_space(text, end) != len(text):
-            raise ValueError(f"something follows the object at character {end}")
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{what} is not UTF-8 JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise InvalidRequest(f"{what} must be a JSON object, not {type(body).__name__}")
-    return body
-
-
-def _value(text: str, at: int, depth: int, *, escapes: bool) -> Generator[None, None, tuple[Any, int]]:
-    """The value that begins there, and where it ends; the members of objects down to ``depth`` in steps."""
-    if depth == 0 or text[at : at + 1] != "{":
-        value, end = _decoder.raw_decode(text, at)
-        if escapes:
-            json.dumps(value, ensure_ascii=False).encode()
-        return value, end
-    pairs: list[tuple[str, Any]] = []
-    at = _after_space(text, at + 1)
-    if text[at : at + 1] == "}":
-        return {}, at + 1
-    while True:
-        if text[at : at + 1] != '"':
-            raise ValueError(f"a key in quotes is expected at character {at}")
-        key, at = yield from _value(text, at, 0, escapes=escapes)
-        at = _after_space(text, at)
-        if text[at : at + 1] != ":":
-            raise ValueError(f"':' is expected at character {at}")
-        value, at = yield from _value(text, _after_space(text, at + 1), depth - 1, escapes=escapes)
-        pairs.append((key, value))
-        at = _after_space(text, at)
-        mark = text[at : at + 1]
-        if mark == "}":
-            return _object(pairs), at + 1
-        if mark != ",":
-            raise ValueError(f"',' or '}}' is expected at character {at}")
-        at = _after_space(text, at + 1)
-        yield
-
-
-def _after_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    return at if match is None else match.end()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -114,6 +62,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice!r} comes twice in one object")
     return body
+
+
+class _PythonDecoder(json.JSONDecoder):
+    """With Python's own scanner. The one in C keeps the interpreter's lock for the whole text."""
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=_object)
+        self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # typeshed has only the one in C
 
 
 _decoder = json.JSONDecoder(object_pairs_hook=_object)

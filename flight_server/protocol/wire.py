@@ -65,9 +65,7 @@ def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a protobuf message in order: varints as integers, all others as views. Raises ValueError for
-    other bytes.
-    """
+    """The fields of a protobuf message in order: varints as integers, others as views. Raises ValueError."""
     view = memoryview(data)
     at = 0
     while at < len(view):

@@ -8,9 +8,9 @@ Tables
     ``changelog``       ``since``; the newest version, and when it was committed
     ``version``         the rows of small puts that are in no file yet: one block for the versions that were committed
                         together
-    ``run``             its files; the version of all rows of a large put's file
-    ``range``           the ranges of its keys' hashes that a file is the base of, or that are not as they began
-    ``fold``            folds that began before versions which may depend on them, and whose result is in no file
+    ``run``             its files and their blocks; the version of all rows of a large put's file
+    ``range``           the ranges of its keys' hashes that are not as they began; a small base lies in it
+    ``fold``            the fold that began before versions which may depend on it
     ``hold``            its holds; and those that ended by themselves, of which the version alone is remembered
     ``transaction_id``  its transactions
 
@@ -65,13 +65,18 @@ class RecordGone(Exception):
 
 
 class RecordedRun(Protocol):
-    """A run file. ``version``: of all its rows, if it is of a large put. ``keep``: see "Files"."""
+    """A run file. ``version``: of all its rows, if it is of a large put. ``keep``: see "Files". ``blocks``: the numbers
+    that say where each one is, and what it has.
+    """
 
     keep: bool
     version: int | None
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def blocks(self) -> Sequence[Sequence[int]]: ...
 
 
 @dataclass(frozen=True)
@@ -96,20 +101,20 @@ class StoredVersions(NamedTuple):
 
 
 class StoredRange(NamedTuple):
-    """A range of hashes, up to the next one. ``base``: the name of a run."""
+    """A range of hashes, up to the next one. ``base``: the name of a run, or None and ``block`` its rows."""
 
     low: int
     since: int
     base: str | None
+    block: bytes | None = None
 
 
 class BegunFold(NamedTuple):
     """A fold that has begun: of hashes from ``low`` to ``high`` it folds updates up to ``since``, and knows those up to
-    ``upto``. ``to_file``: its result is for a file; else it is in memory, and of all rows.
+    ``upto``.
     """
 
     upto: int
-    to_file: int
     since: int
     low: int
     high: int
@@ -135,7 +140,7 @@ class StoredChangelog:
     since: int
     upper: int
     time: float
-    runs: list[tuple[str, int | None]]
+    runs: list[tuple[str, int | None, list[list[int]]]]
     ranges: list[StoredRange]
     versions: list[StoredVersions]
     folds: list[BegunFold]
@@ -197,9 +202,8 @@ class ChangelogRecords:
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
-        self._folds: tuple[BegunFold, ...] = ()  # those that the next versions bring along
-        self.folds: tuple[int, ...] = ()  # ``upto`` of the written ones in memory
-        self._asked = True  # whether versions behind the last of these may ask what it leaves
+        self._bases = disk.empty()  # counts those in the records
+        self._fold: BegunFold | None = None  # which the next versions bring along
         self._keep = True
 
     @property
@@ -214,7 +218,7 @@ class ChangelogRecords:
             self._count(versions.last, self._disk.reserve(len(versions.block)))
         self._name(runs)
         self._ranges = stored.ranges
-        self.folds = tuple(fold.upto for fold in stored.folds if not fold.to_file)
+        self._bases = self._disk.reserve(_base_bytes(stored.ranges))
 
     async def create(self, declared: DeclaredChangelog, time: float, then: Callable[[], None]) -> None:
         """Let the name lead to the changelog, and no dataset that it led to before. Should ``then`` raise, it is taken
@@ -248,7 +252,7 @@ class ChangelogRecords:
 
     def begin(self, fold: BegunFold) -> None:
         """A fold begins. It is written with the next versions, because these may ask what it leaves."""
-        self._folds = (*(each for each in self._folds if each.to_file != fold.to_file), fold)
+        self._fold = fold
 
     def block(self, encode: Callable[[], bytes]) -> bytes:
         """The rows of a commit, for :meth:`add`."""
@@ -260,7 +264,6 @@ class ChangelogRecords:
         transactions: Mapping[str, Entry],
         files: Sequence[RecordedRun],
         *,
-        asks: bool,
         of_kept: float,
         then: Callable[[], None],
     ) -> None:
@@ -269,8 +272,6 @@ class ChangelogRecords:
         Args:
             transactions: the new entries of those that made them.
             files: new ones, with rows of the one version.
-            asks: whether the versions may ask what a begun fold leaves. Of two folds in memory without such versions in
-                between the later one stands for both.
             of_kept: the share that the block may take of the disk pool's kept bytes (``memory.pool``).
 
         Raises:
@@ -283,9 +284,7 @@ class ChangelogRecords:
             raise DiskTrouble(
                 f"the disk limit leaves no room for {len(block)} bytes of {self._database.path}", full=True
             )
-        runs, folds = [*self._runs, *files], self._folds
-        in_memory = tuple(fold.upto for fold in folds if not fold.to_file)
-        replaced = self.folds[-1:] if in_memory and not self._asked else ()
+        runs, folds = [*self._runs, *files], [] if self._fold is None else [self._fold]
 
         def insert(rows: _Rows) -> None:
             rows.upper, rows.time = last, time
@@ -293,8 +292,6 @@ class ChangelogRecords:
                 rows.put(VERSION, [(first, last, time, block)])
             if files:
                 self._put_runs(rows, runs)
-            for upto in replaced:
-                rows.delete(FOLD, "upto = ? AND to_file = 0", upto)
             rows.put(FOLD, map(_signed_fold, folds))
             rows.crc32c += put_transactions(rows.connection, self._row, transactions)
 
@@ -303,9 +300,7 @@ class ChangelogRecords:
                 self._count(last, room)
             if files:
                 self._name(runs)
-            self.folds = (*self.folds[: len(self.folds) - len(replaced)], *in_memory)
-            self._asked = asks or (self._asked and not in_memory)
-            self._folds = ()
+            self._fold = None
             then()
 
         await self._change(insert, added)
@@ -317,23 +312,23 @@ class ChangelogRecords:
         since: int,
         covered: int,
         *,
-        folds: Sequence[BegunFold] | None,
+        folded: bool,
         then: Callable[[], None],
     ) -> None:
         """These files and ranges take the place of all others; they have all updates up to version ``covered``.
-        ``folds``: to files, that are left; None if they are what they were.
+        ``folded``: the begun fold ends.
 
         Raises DiskTrouble, RecordGone.
         """
-        blocks = sum(last > covered for last, _ in self._blocks)
+        blocks, room = sum(last > covered for last, _ in self._blocks), self._disk.empty()
+        if self._database.lasting and not room.try_grow(_base_bytes(ranges), of_kept=1.0):
+            raise DiskTrouble(f"the disk limit leaves no room for a base in {self._database.path}", full=True)
 
         def replace(rows: _Rows) -> None:
             rows.since = since
             rows.delete(VERSION, "last <= ?", covered)
-            rows.delete(FOLD, "to_file = 0 AND upto <= ?", covered)
-            if folds is not None:
-                rows.delete(FOLD, "to_file = 1")
-                rows.put(FOLD, map(_signed_fold, folds))
+            if folded:
+                rows.delete(FOLD, "upto >= 0")
             self._put_runs(rows, runs)
             known, kept = set(self._ranges), set(ranges)
             for each in known - kept:
@@ -345,9 +340,9 @@ class ChangelogRecords:
             self.size_bytes = sum(room.size_bytes for _, room in self._blocks)
             self._name(runs)
             self._ranges = list(ranges)
-            self.folds = tuple(upto for upto in self.folds if upto > covered)
-            if folds is not None:
-                self._folds = tuple(each for each in self._folds if not each.to_file)
+            self._bases = room
+            if folded:
+                self._fold = None
             then()
 
         await self._change(replace, published)
@@ -402,6 +397,7 @@ class ChangelogRecords:
             self._name([])
             self._blocks.clear()
             self.size_bytes = 0
+            self._bases.free()
 
     async def _change(self, change: Callable[[_Rows], None], then: Callable[[], None]) -> None:
         is_there = True
@@ -434,7 +430,8 @@ class ChangelogRecords:
         known, kept = ({run.name for run in each} for each in (self._runs, runs))
         for name in known - kept:
             rows.delete(RUN, "name = ?", name)
-        rows.put(RUN, [(run.name, run.version) for run in runs if run.name not in known])
+        new = (run for run in runs if run.name not in known)
+        rows.put(RUN, [(run.name, run.version, json.dumps(run.blocks)) for run in new])
 
     def _name(self, runs: Sequence[RecordedRun]) -> None:
         for run in self._runs:
@@ -476,7 +473,7 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
     runs = list(RUN.rows(connection, "dataset = ?", of_dataset))
     ranges = list(RANGE.rows(connection, "dataset = ? ORDER BY low", of_dataset))
     versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
-    folds = FOLD.rows(connection, "dataset = ? ORDER BY upto, to_file", of_dataset)
+    folds = FOLD.rows(connection, "dataset = ? ORDER BY upto", of_dataset)
     holds = [
         StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)
     ]
@@ -489,17 +486,21 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         since,
         upper,
         time,
-        [(name, version) for _, name, version in runs],
-        [StoredRange(low + (1 << 63), since, base) for _, low, since, base in ranges],
+        [(name, version, json.loads(blocks)) for _, name, version, blocks in runs],
+        [StoredRange(low + (1 << 63), *rest) for _, low, *rest in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
         [
-            BegunFold(upto, to_file, fold_since, low + (1 << 63), high + (1 << 63))
-            for _, upto, to_file, fold_since, low, high in folds
+            BegunFold(upto, fold_since, low + (1 << 63), high + (1 << 63))
+            for _, upto, fold_since, low, high in folds
         ],
         holds,
         transactions,
         forgotten,
     )
+
+
+def _base_bytes(ranges: Iterable[StoredRange]) -> int:
+    return sum(len(each.block or b"") for each in ranges)
 
 
 def _signed_fold(fold: BegunFold) -> BegunFold:

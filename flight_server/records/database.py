@@ -159,9 +159,7 @@ class Database:
         return self._put(change, eventual=False)
 
     def eventually(self, change: Change[object]) -> Future[Any]:
-        """A change that is tried until SQLite takes it, before all changes that come later; done then, or refused when
-        the database is closed.
-        """
+        """A change that is tried, before all later ones, until SQLite takes it; refused when the database is closed."""
         return self._put(change, eventual=True)
 
     def _put(self, change: Change[T], *, eventual: bool) -> Future[T]:
@@ -174,9 +172,7 @@ class Database:
         return done
 
     def read(self, query: Change[T]) -> T:
-        """The result of a query, which sees one state of the database. Raises DamagedDatabase; DiskTrouble: the disk
-        does not give it now.
-        """
+        """A query's result, of one state. Raises DamagedDatabase; DiskTrouble: the disk does not give it now."""
         with self._reading:
             if self._closed or os.getpid() != self._process:
                 raise self._closed_trouble()

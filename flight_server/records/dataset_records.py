@@ -50,9 +50,7 @@ class PartitionRecord(NamedTuple):
 
 
 class DictionaryRecord(NamedTuple):
-    """Where a dictionary message is; ``file`` is an index into the dataset's files, ``sequence`` its number among its
-    producer's messages.
-    """
+    """Where a dictionary message is; ``file``: an index; ``sequence``: its number among its producer's messages."""
 
     file: int
     offset: int
@@ -149,9 +147,7 @@ def insert(
     record: DatasetRecord,
     indices: Iterable[bytes],
 ) -> int:
-    """Insert a dataset in the place of the one of its name; the row's id. ``indices``: of the partitions, in their
-    order.
-    """
+    """Insert a dataset in place of the one of its name; the row's id. ``indices``: of the partitions in order."""
     facts = asdict(record.facts)
     row = insert_row(connection, record.name, record.generation, record.kind, facts, schema=record.schema)
     FILE.put(connection, ((row, number, *file) for number, file in enumerate(record.files)))

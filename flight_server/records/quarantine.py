@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -65,13 +65,7 @@ class Quarantined:
 
     def to_json(self) -> dict[str, Any]:
         """As ``statistics`` and the log have it."""
-        return {
-            "dataset": self.dataset,
-            "generation": self.generation,
-            "reason": self.reason,
-            "when": self.when,
-            "files": list(self.files),
-        }
+        return {name: value for name, value in asdict(self).items() if name != "served"}
 
     @property
     def key(self) -> tuple[str, str]:
@@ -106,9 +100,7 @@ class Quarantine:
         return [entry for entry in self.entries if entry.key == (name, generation)]
 
     def note(self, entry: Quarantined) -> None:
-        """List damage that was found just now, and have it committed. A second entry of one generation changes
-        nothing.
-        """
+        """List damage that was just found, and have it committed. A second entry of a generation changes nothing."""
         if all(entry.key != other.key for other in self.entries):
             self.listed(entry)
             if self._database is not None:
@@ -143,27 +135,15 @@ class Quarantine:
 def quarantined(connection: sqlite3.Connection) -> list[Quarantined]:
     """All entries."""
     return [
-        Quarantined(dataset, generation, reason, when, tuple(json.loads(files)), bool(served))
-        for dataset, generation, reason, when, files, served in QUARANTINE.rows(connection)
+        Quarantined(*rest, tuple(json.loads(files)), bool(served))
+        for *rest, files, served in QUARANTINE.rows(connection)
     ]
 
 
 def put_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantined]) -> None:
     """A part of a change: write the entries; one of the same generation is replaced."""
-    QUARANTINE.put(
-        connection,
-        [
-            (
-                entry.dataset,
-                entry.generation,
-                entry.reason,
-                entry.when,
-                json.dumps(entry.files),
-                int(entry.served),
-            )
-            for entry in entries
-        ],
-    )
+    rows = map(astuple, entries)
+    QUARANTINE.put(connection, [(*rest, json.dumps(files), int(served)) for *rest, files, served in rows])
 
 
 def delete_quarantined(connection: sqlite3.Connection, entries: Sequence[Quarantined]) -> None:

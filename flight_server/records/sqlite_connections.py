@@ -84,9 +84,7 @@ def connected(path: Path) -> sqlite3.Connection:
 
 
 def read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
-    """A connection that also reads what only the log has, unless ``immutable``, and leaves both files as they are.
-    Raises sqlite3.Error.
-    """
+    """A connection that changes no file, and unless ``immutable`` reads the log, too. Raises sqlite3.Error."""
     uri = f"file:{quote(str(path))}?{'immutable=1' if immutable else 'mode=ro'}"
     connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     connection.text_factory = _as_text

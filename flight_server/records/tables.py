@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flight_server.protocol.checksums import crc32c
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The database's ``user_version``; 0 is a new one."""
 
 Value = int | float | str | bytes | None
@@ -101,9 +101,7 @@ def _types(declaration: str) -> frozenset[type]:
 
 
 def checksum(row: Sequence[Value]) -> int:
-    """The CRC-32C of a row's values, with their types: of ASCII text, in which the length stands for bytes, and then of
-    the bytes.
-    """
+    """The CRC-32C of a row's values and types: of ASCII text with the lengths of bytes, and then of the bytes."""
     described = ascii([(len(value),) if isinstance(value, bytes) else value for value in row])
     crc = crc32c(described.encode())
     for value in row:
@@ -193,6 +191,7 @@ RUN = RecordTable(
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "name": "TEXT NOT NULL",
         "version": "INTEGER",
+        "blocks": "TEXT NOT NULL",  # JSON: the numbers of each
     },
     "PRIMARY KEY (dataset, name)",
 )
@@ -203,6 +202,7 @@ RANGE = RecordTable(
         "low": "INTEGER NOT NULL",  # its first hash, less 2**63
         "since": "INTEGER NOT NULL",
         "base": "TEXT",
+        "block": "BLOB",  # of a base that is in no file
     },
     "PRIMARY KEY (dataset, low)",
 )
@@ -211,12 +211,11 @@ FOLD = RecordTable(
     {
         "dataset": "INTEGER NOT NULL REFERENCES dataset ON DELETE CASCADE",
         "upto": "INTEGER NOT NULL",
-        "to_file": "INTEGER NOT NULL",
         "since": "INTEGER NOT NULL",
         "low": "INTEGER NOT NULL",  # as of a range
         "high": "INTEGER NOT NULL",
     },
-    "PRIMARY KEY (dataset, upto, to_file)",
+    "PRIMARY KEY (dataset, upto)",
 )
 HOLD = RecordTable(
     "hold",

@@ -49,9 +49,7 @@ def witness_transactions(witness: int, commits: int) -> None:
 
 
 def is_whole_alone(directory: Path) -> bool:
-    """Whether the database needs no log: it is whole, and has all transactions that were acknowledged, also without it.
-    Raises OSError.
-    """
+    """Whether the database is whole, and has all acknowledged transactions, without its log. Raises OSError."""
     path = directory / DATABASE_NAME
     if not path.exists():
         return False
@@ -80,9 +78,7 @@ def _readable_commits(path: Path) -> int:
 
 
 def _commits(path: Path) -> int | None:
-    """How many transactions the database has had; None if there is none, or no table in it. Raises DamagedDatabase,
-    OtherFormat, sqlite3.Error.
-    """
+    """How many transactions there were; None without a table. Raises DamagedDatabase, OtherFormat, sqlite3.Error."""
     if not path.exists():
         return None
     try:

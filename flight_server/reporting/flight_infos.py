@@ -234,9 +234,7 @@ def filling(dataset: Dataset, only: int | None) -> bool:
 
 
 async def next_look(dataset: Dataset, seen: int) -> None:
-    """Return when :meth:`Attachment.look` of a filling dataset no longer gives ``seen``, at once if it does not now.
-    Cancelling is safe.
-    """
+    """Return when a filling dataset's :meth:`Attachment.look` no longer gives ``seen``. Cancelling is safe."""
     while True:
         now, changes = dataset.attached.look(dataset)
         if now != seen or not dataset.filling:
@@ -245,9 +243,7 @@ async def next_look(dataset: Dataset, seen: int) -> None:
 
 
 async def progress(dataset: Dataset, only: int | None = None) -> float:
-    """The share of committed producers where their number is declared, else of sealed partitions; 1 for one partition
-    that is sealed.
-    """
+    """The share of committed producers if their number is declared, else of sealed partitions."""
     if dataset.sealed or (only is not None and dataset.partition(only).state is PartitionState.SEALED):
         return 1.0
     if dataset.producers:

@@ -43,9 +43,7 @@ class History:
         }
 
     def rates(self) -> dict[str, int]:
-        """Bytes per second that producers have written, readers have taken, and the disk has got and given back, over
-        the last 10 s.
-        """
+        """Bytes per second of producers, of readers, and of the disk both ways, over the last 10 s."""
         now, last = time.monotonic(), self._now()
         at, first = (
             self._samples[max(0, len(self._samples) - _RATE_SAMPLES)] if self._samples else (now, last)

@@ -119,9 +119,7 @@ class Page(Body):
 
 
 class DatasetOrder(StrEnum):
-    """Of the datasets in ``statistics``. ``ATTENTION``: failed ones, then those that a stream waits for, then by the
-    bytes in RAM and on disk.
-    """
+    """``ATTENTION``: failed ones, those that a stream waits for, then by the bytes in RAM and on disk."""
 
     NAME = "name"
     ATTENTION = "attention"
@@ -293,9 +291,7 @@ async def datasets(prefix: str, page: Page, caller: Caller) -> dict[str, Any]:
 
 
 async def why(server: Observed, page: Page, caller: Caller) -> dict[str, Any]:
-    """A page of the open waits, the disk's trouble if there is one, damaged datasets, ended generations and staged
-    writes.
-    """
+    """A page of the open waits, the disk's trouble, damaged datasets, ended generations and staged writes."""
     shown = None if caller.sees_all else caller.sees
     waits = server.waits.listed(page.dataset, page.part, shown)
     count = server.waits.count(page.dataset, shown)

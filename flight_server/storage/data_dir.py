@@ -187,9 +187,7 @@ def _known_or_empty(path: Path) -> _Marker | None:
 
 
 def _read_marker(path: Path) -> _Marker | None:
-    """The directory's marker; None if it is missing, not valid, or may not be read. Raises OtherFormat, or OSError if
-    the disk returned one.
-    """
+    """The marker; None if it is missing, not valid, or may not be read. Raises OtherFormat, OSError."""
     try:
         body = json.loads(read_regular(path / MARKER_NAME))
     except (FileNotFoundError, NotADirectoryError, PermissionError, NotAFile, ValueError, RecursionError):

@@ -82,9 +82,7 @@ class Disk:
     def writer(
         self, name: str, generation: str, kind: Kind, *, durable: bool = False
     ) -> SegmentWriter | None:
-        """The writer of a generation's segments; None without ``data_dir``. They count for the principal whose call
-        asks.
-        """
+        """The writer of a generation's segments, counted for the calling principal; None without ``data_dir``."""
         if self.folder is None:
             return None
         owner = acting.get()

@@ -53,9 +53,7 @@ def sync_directory(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Make the file, or replace its bytes, and write them to the medium; the name is there once its directory is
-    synced.
-    """
+    """Write a file's bytes to the medium; the name is there once its directory is synced."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(path, flags, 0o600)
     try:

@@ -29,9 +29,7 @@ _MOST_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """What a file was made for. ``owner``: of the data directory; ``kind``: of the dataset; ``durable``: whether the
-    records may have named the file.
-    """
+    """What a file was made for. ``durable``: whether the records may have named the file."""
 
     owner: str
     dataset: str

@@ -41,11 +41,8 @@ _log = structlog.get_logger("flight_server.storage.folder")
 
 
 class Folder:
-    """One folder, made if it does not exist.
-
-    Args:
-        owner: of the data directory, 16 hex digits.
-        held: whether the data directory is still this server's. Once it is not, no file is made and no commit counts.
+    """One folder, made if it does not exist. ``owner``: of the data directory, 16 hex digits. ``held``: whether the
+    data directory is still this server's. Once it is not, no file is made and no commit counts.
     """
 
     def __init__(self, path: Path, owner: str, held: Callable[[], bool] = lambda: True) -> None:
@@ -57,9 +54,7 @@ class Folder:
         self._make_folder()
 
     def make(self, suffix: Suffix) -> tuple[Path, int]:
-        """A new, empty file: its path, and a descriptor to write and read it. Raises OSError, also as
-        :meth:`check_held`.
-        """
+        """A new, empty file: its path, and a descriptor to write and read it. Raises OSError."""
         self.check_held()
         if not self.path.is_dir():  # it has vanished, and what is spilled from now on needs it
             self._make_folder()
@@ -97,11 +92,8 @@ class Folder:
         return [self.path / name for name in names if self._is_own(name)]
 
     def sweep(self, named: Container[str], refused: Callable[[Path], None]) -> list[str]:
-        """Delete the garbage; the paths of all foreign entries.
-
-        Args:
-            named: the names in the records.
-            refused: gets the files that the disk keeps.
+        """Delete the garbage; the paths of all foreign entries. ``named``: the names in the records. ``refused``: gets
+        the files that the disk keeps.
         """
         foreign = []
         with os.scandir(self.path) as entries:

@@ -33,6 +33,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -51,15 +52,13 @@ Dispose = Callable[[int, "Path | None", Reservation], None]
 """Closes a file, and unlinks it unless the path is None; later and in another thread."""
 
 
+@dataclass(slots=True, eq=False)
 class SegmentSlice:
     """One message's place on disk."""
 
-    __slots__ = ("offset", "segment", "size_bytes")
-
-    def __init__(self, segment: Segment, offset: int, size_bytes: int) -> None:
-        self.segment = segment
-        self.offset = offset
-        self.size_bytes = size_bytes
+    segment: Segment
+    offset: int
+    size_bytes: int
 
     def __str__(self) -> str:
         return f"{self.segment.path.name} at {self.offset}"
@@ -177,29 +176,20 @@ def _write_all(fd: int, messages: Sequence[bytes], offset: int) -> None:
                 views[0] = views[0][written:]
 
 
+@dataclass(slots=True, eq=False)
 class SegmentWriter:
     """Appends messages to segments of a dataset; begins a new one when one has ``segment_bytes``, so that disk space is
     released a segment at a time. The first is made for the first append: a dataset that never spills touches no disk.
     """
 
-    __slots__ = ("_disk", "_dispose", "_folder", "_header", "_lock", "_open", "_segment_bytes")
-
-    def __init__(
-        self,
-        folder: Folder,
-        header: FileHeader,
-        disk: MemoryPool,
-        segment_bytes: int,
-        dispose: Dispose,
-    ) -> None:
-        self._folder = folder
-        self._header = header
-        self._disk = disk
-        self._dispose = dispose
-        self._segment_bytes = segment_bytes
-        # Weak: it is not kept for later appends.
-        self._open: weakref.ref[Segment] | None = None
-        self._lock = threading.Lock()
+    _folder: Folder
+    _header: FileHeader
+    _disk: MemoryPool
+    _segment_bytes: int
+    _dispose: Dispose
+    # Weak: it is not kept for later appends.
+    _open: weakref.ref[Segment] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def append(self, messages: Sequence[bytes]) -> list[SegmentSlice]:
         """Write the messages; a slice for each, in their order. Raises DiskTrouble."""

@@ -46,9 +46,7 @@ class StoredObject:
         self._offset = self._piece_start = self._piece_crc32c = 0
 
     def begin(self, schema_header: bytes) -> None:
-        """Make the folder and write the schema. Raises OSError: also if a local ``root`` is not there, as where shared
-        storage is not mounted, or a link leads out of it.
-        """
+        """Make the folder and write the schema. Raises OSError: also if ``root`` is not there, or a link leads out."""
         files, path = _store_of(self.address)
         if is_local(self.address):
             root = Path(_store_of(self._root)[1])

@@ -31,9 +31,7 @@ class Admission:
         return at_once
 
     async def admit(self, size_bytes: int, *, dataset: str, partition: int | None, peer: str) -> Reservation:
-        """A reservation in ``frames`` for an arrived message. Cancelling releases it. Raises OutOfBudget: RAM and disk
-        stayed full until the deadline.
-        """
+        """A reservation in ``frames``. Cancelling releases it. Raises OutOfBudget: full until the deadline."""
         at_once = self.admit_nowait(size_bytes)
         if at_once is not None:
             return at_once

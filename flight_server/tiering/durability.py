@@ -42,6 +42,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TypeVar
 
@@ -71,16 +72,14 @@ RETRY_SECONDS = 0.25
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Durability:
     """Seals durable datasets. ``deadline_seconds``: of a seal."""
 
-    def __init__(
-        self, catalogue: Catalogue, waits: Waits, spiller: Spiller, *, deadline_seconds: float
-    ) -> None:
-        self.catalogue = catalogue
-        self.waits = waits
-        self._spiller = spiller
-        self._deadline_seconds = deadline_seconds
+    catalogue: Catalogue
+    waits: Waits
+    spiller: Spiller
+    deadline_seconds: float
 
     async def persist(
         self,
@@ -106,7 +105,7 @@ class Durability:
         assert on_disk is not None
         assert writer is not None
         indexes = set(partitions)
-        seconds = self._deadline_seconds
+        seconds = self.deadline_seconds
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         with self.waits.enter("disk", dataset=dataset.name, deadline_seconds=seconds):
@@ -114,18 +113,18 @@ class Durability:
                 try:
                     while not dataset.sealed:  # otherwise an earlier call has sealed it
                         try:
-                            seal = _Seal(self, dataset, on_disk, writer)
+                            seal = _Seal(self.catalogue, self.waits, dataset, on_disk, writer)
                             if await seal.run(indexes):
                                 await seal.commit(finish, check)
                             else:
                                 finish()
                         except DiskTrouble as trouble:
-                            self._spiller.failed(trouble)
+                            self.spiller.failed(trouble)
                             if loop.time() + RETRY_SECONDS >= deadline:
                                 raise _refusal(dataset, trouble, seconds) from trouble
                             await asyncio.sleep(RETRY_SECONDS)
                         else:
-                            self._spiller.succeeded()
+                            self.spiller.succeeded()
                             return
                 except BaseException:
                     if not dataset.attached.by_name and on_disk.synced is not None:
@@ -140,28 +139,25 @@ class Durability:
 
 def _refusal(dataset: Dataset, trouble: DiskTrouble, seconds: float) -> Unavailable:
     kind = OutOfBudget if trouble.full else Unavailable
-    return kind(
-        f"dataset {dataset.name!r} could not be put on disk within {seconds} s: {trouble}; try again when the "
-        "disk takes it",
-        dataset=dataset.name,
+    return kind.about(
+        dataset.name,
+        f"could not be put on disk within {seconds} s: {trouble}; try again when the disk takes it",
     )
 
 
+@dataclass(eq=False)
 class _Seal:
     """One try to write partitions to disk."""
 
-    def __init__(
-        self, durability: Durability, dataset: Dataset, on_disk: OnDisk, writer: SegmentWriter
-    ) -> None:
-        self._catalogue = durability.catalogue
-        self._waits = durability.waits
-        self._dataset = dataset
-        self._on_disk = on_disk
-        self._writer = writer
+    catalogue: Catalogue
+    waits: Waits
+    dataset: Dataset
+    on_disk: OnDisk
+    writer: SegmentWriter
 
     async def run(self, indexes: set[int]) -> bool:
         """Write the partitions' frames; whether all partitions are on disk, so that the commit is due."""
-        on_disk, dataset = self._on_disk, self._dataset
+        on_disk, dataset = self.on_disk, self.dataset
         partitions = [partition for partition in dataset.partitions() if partition.index in indexes]
         segments: set[Segment] = set()
         present = Slice()
@@ -179,7 +175,7 @@ class _Seal:
 
     async def commit(self, finish: Callable[[], None], check: Callable[[], None]) -> None:
         """Commit the dataset and call ``finish``, in the name's turn."""
-        dataset, catalogue, on_disk = self._dataset, self._catalogue, self._on_disk
+        dataset, catalogue, on_disk = self.dataset, self.catalogue, self.on_disk
         synced = on_disk.synced or set()
         async with catalogue.disk.turn(dataset.name):
             copies = await in_steps(_copies(dataset))
@@ -225,12 +221,11 @@ class _Seal:
 
     def _check(self, indices: set[int]) -> None:
         """Raise the cause if a partition has failed: then it holds no frames; or if the dataset was dropped."""
-        if self._dataset.dropped:
-            raise DatasetDropped(
-                f"dataset {self._dataset.name!r} {self._dataset.why_gone} while it was being sealed",
-                dataset=self._dataset.name,
+        if self.dataset.dropped:
+            raise DatasetDropped.about(
+                self.dataset.name, f"{self.dataset.why_gone} while it was being sealed"
             )
-        for partition in self._dataset.partitions():
+        for partition in self.dataset.partitions():
             if partition.index in indices:
                 partition.check()
 
@@ -241,7 +236,7 @@ class _Seal:
         while batch := _batch(partition.unwritten(place)):
             place = batch[-1].index + 1
             payloads = [payload for frame in batch if (payload := frame.payload) is not None]
-            slices = await self._in_thread(self._writer.append, [payload.data for payload in payloads])
+            slices = await self._in_thread(self.writer.append, [payload.data for payload in payloads])
             for frame, slice_ in zip(batch, slices, strict=True):
                 if frame.slice is None:  # otherwise the spiller has moved it meanwhile
                     frame.place(slice_)
@@ -254,18 +249,18 @@ class _Seal:
         """Write a message from RAM or from disk; its new place."""
         payload = message.payload
         if payload is not None:
-            (slice_,) = await self._in_thread(self._writer.append, [payload.data])
+            (slice_,) = await self._in_thread(self.writer.append, [payload.data])
             return slice_
         # The other holders of ``sends`` release it independently of this task.
         room = await reserve(
-            self._catalogue.budget.sends, message.size_bytes, self._waits, dataset=self._dataset.name
+            self.catalogue.budget.sends, message.size_bytes, self.waits, dataset=self.dataset.name
         )
         try:
-            (slice_,) = await self._in_thread(lambda: self._writer.append([message.read_back()]))
+            (slice_,) = await self._in_thread(lambda: self.writer.append([message.read_back()]))
         except CorruptFrame as corrupt:
-            quarantine = self._catalogue.disk.quarantine
+            quarantine = self.catalogue.disk.quarantine
             raise frame_lost(
-                quarantine, self._dataset, partition, partition.epoch, corrupt
+                quarantine, self.dataset, partition, partition.epoch, corrupt
             ).fresh() from corrupt
         finally:
             room.free()
@@ -279,11 +274,11 @@ class _Seal:
                 if not _is_safe(message.slice):  # otherwise the spiller has moved it meanwhile
                     message.place(slice_)
             assert message.slice is not None
-            self._on_disk.dictionaries[message] = message.slice
+            self.on_disk.dictionaries[message] = message.slice
 
     async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(
-            self._catalogue.disk.io_threads, work, *arguments
+            self.catalogue.disk.io_threads, work, *arguments
         )
 
 
@@ -305,9 +300,7 @@ def _is_safe(slice_: SegmentSlice | None) -> bool:
 
 
 def _sync(segments: Iterable[Segment]) -> None:
-    """Write the segments' bytes to the medium. Blocks. After DiskTrouble some of them may not be there; segments that
-    failed are ``suspect``.
-    """
+    """Write the segments' bytes to the medium. Blocks. Raises DiskTrouble; segments that failed are ``suspect``."""
     for segment in segments:
         segment.sync()
         if not segment.in_place():

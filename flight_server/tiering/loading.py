@@ -62,10 +62,8 @@ class Loading:
         except _Deleted:
             await _taken_away(dataset)  # without the turn: a lease that has ended waits for it
             dataset.partition(partition.index).check()
-            raise ReadTrouble(
-                f"dataset {dataset.name!r} partition {partition.index}: the dataset is being deleted; read again",
-                dataset=dataset.name,
-                partition=partition.index,
+            raise ReadTrouble.about(
+                dataset.name, ": the dataset is being deleted; read again", partition=partition.index
             ) from None
         partition.check()
 
@@ -86,11 +84,8 @@ class Loading:
             work = partial(_read, records, on_disk, partition, room, loaded)
             await in_thread(self._disk.io_threads, work, then=install)
         except DiskTrouble as trouble:
-            raise ReadTrouble(
-                f"dataset {dataset.name!r} partition {partition.index}: its index cannot be "
-                f"read: {trouble}; read again",
-                dataset=dataset.name,
-                partition=partition.index,
+            raise ReadTrouble.about(
+                dataset.name, f": its index cannot be read: {trouble}; read again", partition=partition.index
             ) from trouble
         except (DamagedRow, DamagedDatabase, ValueError) as damage:
             corrupt = CorruptFrame(

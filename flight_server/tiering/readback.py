@@ -70,47 +70,36 @@ class Reader:
         return {"dataset": self.dataset, "partition": self.partition, "peer": self.peer}
 
 
+@dataclass(eq=False)
 class ReadBack:
-    """The bytes for one subscription.
-
-    Args:
-        waiting: messages that the reader has taken from the subscription and asks for next.
-        counted: called with the size of each frame read from disk.
+    """The bytes for one subscription. ``waiting``: messages that the reader has taken from the subscription and asks
+    for next. ``counted``: called with the size of each frame read from disk.
     """
 
-    def __init__(
-        self,
-        reader: Reader,
-        subscription: Subscription[Frame],
-        waiting: Iterable[Message],
-        *,
-        budget: Budget,
-        threads: Executor,
-        waits: Waits,
-        counted: Callable[[int], None],
-    ) -> None:
-        self._reader = reader
-        self._subscription = subscription
-        self._waiting = waiting
-        self._budget = budget
-        self._threads = threads
-        self._waits = waits
-        self._counted = counted
-        self._ready: dict[Message, Payload] = {}
-        self._ahead: tuple[_Burst, asyncio.Future[_Results]] | None = None
-        # Of an unproven reader: the room of its messages, and the room kept for the next ones.
-        self._taken_bytes = 0
-        self._kept: Reservation | None = None
-        reader.pace.on_stall = self.drop_ahead
+    reader: Reader
+    subscription: Subscription[Frame]
+    waiting: Iterable[Message]
+    budget: Budget
+    threads: Executor
+    waits: Waits
+    counted: Callable[[int], None]
+    _ready: dict[Message, Payload] = field(default_factory=dict)
+    _ahead: tuple[_Burst, asyncio.Future[_Results]] | None = None
+    # Of an unproven reader: the room of its messages, and the room kept for the next ones.
+    _taken_bytes: int = 0
+    _kept: Reservation | None = None
+
+    def __post_init__(self) -> None:
+        self.reader.pace.on_stall = self.drop_ahead
 
     @property
     def _sends(self) -> MemoryPool:
-        return self._budget.sends_for(self._reader.pace)
+        return self.budget.sends_for(self.reader.pace)
 
     @property
     def _has_stalled(self) -> bool:
         """Whether the reader has just taken a message slowly."""
-        return self._reader.pace.begun and not self._reader.pace.allowed_bytes(1)
+        return self.reader.pace.begun and not self.reader.pace.allowed_bytes(1)
 
     def room_nowait(self, size_bytes: int) -> Reservation | None:
         """Room for the copy of messages whose bytes are in RAM; None if it is not free."""
@@ -177,7 +166,7 @@ class ReadBack:
 
     def read_ahead(self) -> None:
         """Start to read the next frames, while the caller sends, if they are on disk and room is free."""
-        if self._reader.pace.proven and self._ahead is None and len(self._ready) <= 1:
+        if self.reader.pace.proven and self._ahead is None and len(self._ready) <= 1:
             burst = self._burst_from(None, None)
             if burst:
                 self._ahead = burst, self._submit(burst)
@@ -185,7 +174,7 @@ class ReadBack:
     def release_sent(self, run: Callable[[], object]) -> None:
         """Call ``run``, which drops the messages sent; an unproven reader keeps their room, unless it has stalled."""
         self._kept = None
-        if self._reader.pace.proven or self._has_stalled:
+        if self.reader.pace.proven or self._has_stalled:
             run()
         else:
             self._kept = self._sends.exchange(run, self._taken_bytes)
@@ -219,21 +208,21 @@ class ReadBack:
         return self._sends.try_reserve(size_bytes)
 
     def _trouble(self, trouble: DiskTrouble) -> ReadTrouble:
-        who = self._reader
+        who = self.reader
         _log.warning("frame_not_read", dataset=who.dataset, partition=who.partition, trouble=str(trouble))
-        return ReadTrouble(
-            f"dataset {who.dataset!r} partition {who.partition}: the disk does not give a frame back now: {trouble}; "
-            "nothing is given up, read on from this frame later",
-            dataset=who.dataset,
+        return ReadTrouble.about(
+            who.dataset,
+            f": the disk does not give a frame back now: {trouble}; nothing is given up, read on from this frame "
+            "later",
             partition=who.partition,
         )
 
     def _wait(self, what: str) -> AbstractContextManager[None]:
-        return self._waits.enter(what, **self._reader.facts)
+        return self.waits.enter(what, **self.reader.facts)
 
     async def _reserve(self, size_bytes: int) -> Reservation:
         fresh = not self._has_stalled
-        return await reserve(self._sends, size_bytes, self._waits, **self._reader.facts, fresh=fresh)
+        return await reserve(self._sends, size_bytes, self.waits, **self.reader.facts, fresh=fresh)
 
     def _burst_from(self, frame: Message | None, reservation: Reservation | None) -> _Burst:
         """The messages to read together: ``frame``, and those of the next ``BURST_FRAMES`` that follow it on disk."""
@@ -242,7 +231,7 @@ class ReadBack:
         if frame is not None and reservation is not None:
             burst.append((frame, reservation))
             size_bytes = frame.size_bytes
-        for following in islice(chain(self._waiting, self._subscription.upcoming()), BURST_FRAMES):
+        for following in islice(chain(self.waiting, self.subscription.upcoming()), BURST_FRAMES):
             if following is frame:
                 continue
             size_bytes += following.size_bytes
@@ -259,7 +248,7 @@ class ReadBack:
         return burst
 
     def _submit(self, burst: _Burst) -> asyncio.Future[_Results]:
-        return asyncio.get_running_loop().run_in_executor(self._threads, _read_all, burst)
+        return asyncio.get_running_loop().run_in_executor(self.threads, _read_all, burst)
 
     def _keep(self, burst: _Burst, results: _Results, *, awaited: Message | None) -> None:
         for (frame, reservation), data in zip(burst, results, strict=True):
@@ -273,7 +262,7 @@ class ReadBack:
                     raise data.fresh()
                 return  # raised when the reader gets there
             if isinstance(frame, Frame):
-                self._counted(len(data))
+                self.counted(len(data))
             payload = Payload(data, reservation)
             frame.share(payload)
             self._ready[frame] = payload
@@ -295,18 +284,10 @@ def _read_all(burst: _Burst) -> _Results:
 def frame_lost(
     quarantine: Quarantine, dataset: Dataset, partition: Partition, epoch: int, corrupt: CorruptFrame
 ) -> CorruptFrame:
-    """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers.
-
-    Changes nothing if the partition has failed or was reopened since.
-
-    Args:
-        epoch: the partition's when it had the frame.
+    """Fail the partition, and note the damage if its dataset is committed on disk; the cause for its readers. Changes
+    nothing if the partition has failed or was reopened since. ``epoch``: the partition's when it had the frame.
     """
-    cause = CorruptFrame(
-        f"dataset {partition.dataset!r} partition {partition.index}: {corrupt.message}",
-        dataset=partition.dataset,
-        partition=partition.index,
-    )
+    cause = CorruptFrame.about(partition.dataset, f": {corrupt.message}", partition=partition.index)
     if partition.epoch == epoch and partition.failure is None:
         _log.error("frame_lost", dataset=partition.dataset, partition=partition.index, reason=corrupt.message)
         partition.corrupt(cause, epoch)

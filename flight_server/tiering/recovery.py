@@ -96,9 +96,7 @@ def _recover(catalogue: Catalogue, connection: sqlite3.Connection) -> Recovered:
 
 
 def delete_garbage(catalogue: Catalogue) -> None:
-    """Delete the files that neither a row nor the quarantine names: once all datasets are recovered, before files are
-    made. Raises OSError.
-    """
+    """Delete files that neither a row nor the quarantine names, before new ones are made. Raises OSError."""
     disk = catalogue.disk
     if disk.records is not None and disk.folder is not None:
         kept = {name for entry in disk.quarantine.entries for name in entry.files}
@@ -108,9 +106,7 @@ def delete_garbage(catalogue: Catalogue) -> None:
 def set_aside(
     catalogue: Catalogue, connection: sqlite3.Connection, damaged: list[tuple[int, Quarantined]]
 ) -> None:
-    """Let the damaged datasets have entries in the quarantine, with their files, in the place of their rows, and delete
-    the rows without a name.
-    """
+    """Let the damaged datasets have entries in the quarantine in place of their rows; delete rows without a name."""
     folder = catalogue.disk.folder
     assert folder is not None
     # A damaged row may have been that of a file.
@@ -223,6 +219,12 @@ def _dictionary(
         if checksum == record.crc32c:
             # The records have no checksum of a dictionary's app_metadata, which no reader takes.
             return DictionaryMessage(
-                None, record.sequence, checksum, metadata_crc32c=metadata_checksum, slice_=place, room=room
+                size_bytes=record.size_bytes,
+                crc32c=checksum,
+                metadata_crc32c=metadata_checksum,
+                payload=None,
+                slice=place,
+                sequence=record.sequence,
+                room=room,
             )
     raise _Damage(f"a dictionary of {place.size_bytes} bytes has another checksum")

@@ -184,9 +184,7 @@ def picking(datasets: Sequence[Dataset], size_bytes: int) -> Generator[None, Non
 
 
 def release_unread(datasets: Sequence[Dataset], *, spilled: bool) -> bool:
-    """Release one dataset that can be pulled again, the longest unused first (``Dataset.release_unread``). False if
-    there was none.
-    """
+    """Release the longest unused dataset that can be pulled again (``Dataset.release_unread``); whether one was."""
     sources = (dataset for dataset in datasets if dataset.attached.pulled)
     by_use = sorted(sources, key=lambda dataset: dataset.used_at)
     return any(dataset.release_unread(spilled=spilled) for dataset in by_use)

@@ -5,7 +5,7 @@ from .arriving import Arriving, too_much
 from .delivery import Delivery
 from .eviction import NEWCOMERS_SECONDS, Eviction
 from .frame_ranges import FrameRange, Trailers
-from .listed_reads import PartitionEnds
+from .listed_reads import send_partitions, send_versions
 from .offloading import Offloads
 from .reading import FrameBurst, Gathering, Outgoing, Reads, head_of_read
 from .reading_plans import plan_bytes, plan_json

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from flight_server.concurrency import Waits
-from flight_server.memory import Budget, Reservation, reserve
+from flight_server.memory import MemoryPool, Reservation, reserve
 from flight_server.tiering import Reader
 
 from .delivery import Delivery
@@ -37,6 +37,7 @@ class MadeAnswer:
         return cls(len(data), make)
 
 
+@dataclass(frozen=True)
 class AnswerRoom:
     """Reserves an answer in the account ``answers`` before it is made, and until the client's transport has taken it.
 
@@ -45,18 +46,13 @@ class AnswerRoom:
     its answer is ended by ``eviction`` when others wait. ``deadline_seconds``: for the wait for room.
     """
 
-    def __init__(
-        self, budget: Budget, waits: Waits, delivery: Delivery, *, deadline_seconds: float | None
-    ) -> None:
-        self.pool = budget.answers
-        self._waits = waits
-        self.delivery = delivery
-        self._deadline_seconds = deadline_seconds
+    pool: MemoryPool
+    waits: Waits
+    delivery: Delivery
+    deadline_seconds: float | None
 
     async def room(self, size_bytes: int, reader: Reader) -> Reservation | None:
-        """Room for an answer of that size; None for a small one. Cancelling releases it. Raises OutOfBudget: there was
-        none until the deadline.
-        """
+        """Room for an answer; None for a small one. Cancelling releases it. Raises OutOfBudget at the deadline."""
         if size_bytes <= SMALL_BYTES:
             return None
         needed_bytes, limit_bytes = COPIES * size_bytes, self.pool.limit_bytes
@@ -64,10 +60,10 @@ class AnswerRoom:
         room = await reserve(
             self.pool,
             min(needed_bytes, limit_bytes),
-            self._waits,
+            self.waits,
             dataset=reader.dataset,
             peer=reader.peer,
-            deadline_seconds=self._deadline_seconds,
+            deadline_seconds=self.deadline_seconds,
         )
         room.grow(max(0, needed_bytes - limit_bytes))
         return room
@@ -85,11 +81,8 @@ class AnswerRoom:
     async def send(
         self, answer: MadeAnswer, write: Callable[[bytes], Awaitable[None]], reader: Reader
     ) -> None:
-        """Make an answer when there is room for it, and write it.
-
-        Raises:
-            OutOfBudget: see :meth:`room`.
-            ReaderTooSlow: see :meth:`Delivery.deliver`.
+        """Make an answer when there is room for it, and write it. Raises OutOfBudget: see :meth:`room`; ReaderTooSlow:
+        see :meth:`Delivery.deliver`.
         """
         data, room = await self.made(answer, reader)
         await self.delivery.deliver(write, data, reader, room=room)

@@ -30,9 +30,7 @@ MIN_BYTES = 32 << 20
 
 
 class ArrivingBody:
-    """What has come, of one message or of all on one connection. ``end`` is called to end it; the owner's calls then
-    raise :func:`too_much`.
-    """
+    """What has come of one message, or on one connection. ``end`` ends it: then its owner raises :func:`too_much`."""
 
     def __init__(self, arriving: Arriving, end: Callable[[], object]) -> None:
         self._arriving = arriving

@@ -120,11 +120,10 @@ class Delivery:
         # A function of its own: a variable of the caller would be in a cycle with the exception, and keep the room.
         reader, room = write.reader, write.room
         seconds = asyncio.get_running_loop().time() - write.since
-        slow = ReaderTooSlow(
-            f"dataset {reader.dataset!r} partition {reader.partition}: this reader took nothing for "
-            f"{seconds:.1f} s while others waited for the room it held; read on from the "
-            "next frame, faster",
-            dataset=reader.dataset,
+        slow = ReaderTooSlow.about(
+            reader.dataset,
+            f": this reader took nothing for {seconds:.1f} s while others waited for the room it held; read on from "
+            "the next frame, faster",
             partition=reader.partition,
         )
         if room is not None:

@@ -99,9 +99,7 @@ class Eviction:
                 timeout.reschedule(now)
 
     def _end_longest(self, pool: MemoryPool, now: float, seconds: float, *, begun: bool = True) -> None:
-        """End readers that have stalled for so long, until the queue of ``pool`` has room; with ``begun`` False only
-        some that have not taken a message.
-        """
+        """End readers that stalled so long until ``pool`` has room; without ``begun`` only ones without a message."""
         missing_bytes = pool.wanted_bytes
         for timeout, write in self._delivery.writes.items():
             if missing_bytes <= 0 or now - write.since < seconds:

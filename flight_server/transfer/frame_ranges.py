@@ -21,6 +21,7 @@ from flight_server.protocol import (
     ROWS_TRAILER,
     UNTIL_TRAILER,
     InvalidRequest,
+    Ticket,
 )
 from flight_server.protocol.checksums import running_crc32c
 from flight_server.tiering import Reader
@@ -36,15 +37,19 @@ class FrameRange:
         self.until = until
         self._rows = self._frames = self._crc32c = 0
 
+    @classmethod
+    def of(cls, ticket: Ticket, *, first: bool = True) -> FrameRange:
+        """Of a partition that a ticket names: the ``first`` one begins where the ticket says."""
+        return cls(ticket.from_ if first else 0, ticket.until)
+
     def check(self, partition: Partition) -> None:
         """Compare the range with a sealed partition. Raises InvalidRequest: it has fewer frames."""
         frames = partition.totals.frames
         if max(self.start, self.until or 0) > frames:
             demand = f"read on from {self.start}" if self.start > frames else f"read up to {self.until}"
-            raise InvalidRequest(
-                f"dataset {partition.dataset!r} partition {partition.index} has {frames} frames: there is nothing to "
-                f"{demand}",
-                dataset=partition.dataset,
+            raise InvalidRequest.about(
+                partition.dataset,
+                f"has {frames} frames: there is nothing to {demand}",
                 partition=partition.index,
             )
 
@@ -86,9 +91,6 @@ class Trailers:
 
     def __init__(self, *, of_one: bool) -> None:
         self._is_of_one = of_one
-        self.clear()
-
-    def clear(self) -> None:
         self._sums = dict.fromkeys((ROWS_TRAILER, FRAMES_TRAILER), 0)
         self._of_one: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""What a read of several partitions says after each of them.
+"""Reads of both lanes, from the first frame to the totals, and what one of several partitions says after each of them.
 
 The partitions follow one another in the order of the request. After the frames of each comes a batch without rows, by
 which a reader knows that it has the whole partition, and that the next frame is the first of the next one:
@@ -15,21 +15,95 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Protocol
 
 import pyarrow as pa
 
-from flight_server.datasets import Dataset
+from flight_server.concurrency import Slice, in_slices
+from flight_server.datasets import Counters, Dataset, check_names_start
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage
-from flight_server.kinds import VersionedMessage
+from flight_server.kinds import VersionedMessage, VersionRead
+from flight_server.memory import Reservation
 from flight_server.protocol import (
+    ALL,
+    FRAMES_TRAILER,
     MAX_PARTITIONS,
     PARTITION_ENDED,
+    ROWS_TRAILER,
     MessageKind,
     PartitionEnd,
+    Ticket,
     ipc_framing,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c
+from flight_server.tiering import Reader
+
+from .frame_ranges import FrameRange, Trailers
+
+
+class LaneStream(Protocol):
+    """A lane's side of one read."""
+
+    async def send_partition(self, reader: Reader, frame_range: FrameRange, present: Slice) -> None:
+        """Send frames of the reader's partition; ``present`` ends after each burst."""
+
+    async def send_made(
+        self, messages: Sequence[VersionedMessage], reader: Reader, room: Reservation | None = None
+    ) -> None:
+        """Send messages that are made for this reader."""
+
+    async def finish(self, trailers: Mapping[str, str], reader: Reader) -> None:
+        """End the stream with the totals."""
+
+
+async def send_partitions(
+    dataset: Dataset, ticket: Ticket, indices: Sequence[int], reader: Reader, stream: LaneStream
+) -> None:
+    """Send the partitions of a ticket, which are ``indices``, and their totals. Raises FlightShuffleError."""
+    assert dataset.schema is not None
+    listed = ticket.partitions
+    ends = None if listed in (None, ALL) else PartitionEnds(dataset, dataset.schema)
+    trailers = Trailers(of_one=listed is None)
+    present = Slice()  # of all partitions: many may have a few small frames
+    for index in indices:
+        each = replace(reader, partition=index)
+        if not dataset.lacks_frames(index):
+            frame_range = FrameRange.of(ticket, first=index == indices[0])
+            await stream.send_partition(each, frame_range, present)
+            # Not later: a source's partition may be released as soon as it has no reader.
+            trailers.add(frame_range, dataset.partition(index))
+        if ends is not None:
+            await stream.send_made(await ends.of(index), each)
+        await present.end()
+    check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
+    await stream.finish(trailers.fields, reader)
+    async for index in in_slices(indices):
+        if not dataset.lacks_frames(index):
+            frame_range = FrameRange.of(ticket, first=index == indices[0])
+            frame_range.ended(dataset, replace(reader, partition=index))
+
+
+async def send_versions(
+    dataset: Dataset, read: VersionRead, reader: Reader, stream: LaneStream, counters: Counters
+) -> None:
+    """Send the messages of a read of versions, and their totals. Raises as :meth:`VersionRead.bursts`."""
+    counters.gets += 1
+    rows = frames = 0
+    async with aclosing(read.bursts(reader)) as bursts:
+        async for burst in bursts:
+            await stream.send_made(burst, reader, burst.room)
+            for message in burst:
+                counters.frames_sent(1, message.size_bytes)
+                reader.pace.count(message.rows, message.size_bytes)
+                rows, frames = rows + message.rows, frames + 1
+            dataset.touch()
+            del burst
+    await stream.finish({ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}, reader)
+
 
 _ANY = PartitionEnd(MAX_PARTITIONS - 1).encode()
 

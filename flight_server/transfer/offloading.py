@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ T = TypeVar("T")
 _log = structlog.get_logger("flight_server.transfer.offloading")
 
 
+@dataclass(eq=False)
 class Offloads:
     """The objects of one server.
 
@@ -54,43 +56,31 @@ class Offloads:
         deadline_seconds: of each call to the storage.
     """
 
-    def __init__(
-        self,
-        prefixes: Sequence[str],
-        reads: Reads,
-        disk: Disk,
-        counters: Counters,
-        *,
-        deadline_seconds: float,
-    ) -> None:
-        self.prefixes = tuple(prefixes)
-        self._reads = reads
-        self._disk = disk
-        self._counters = counters
-        self._deadline_seconds = deadline_seconds
+    prefixes: Sequence[str]
+    reads: Reads
+    disk: Disk
+    counters: Counters
+    deadline_seconds: float
+    _written: set[Dataset] = field(default_factory=set)  # that have an object
+    # By address: these wait for a call that goes on after its deadline.
+    _late: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    # By address: those that the storage has not deleted, and when that is tried again, by the event loop's clock.
+    _left: dict[str, StoredObject] = field(default_factory=dict)
+    _removes_again_at: float = 0.0
+
+    def __post_init__(self) -> None:
         self._threads = ThreadPoolExecutor(OBJECTS_AT_ONCE, thread_name_prefix="flight-server-offload")
-        self._written: set[Dataset] = set()  # that have an object
-        # By address: these wait for a call that goes on after its deadline.
-        self._late: dict[str, asyncio.Task[None]] = {}
-        # By address: those that the storage has not deleted, and when that is tried again, by the event loop's clock.
-        self._left: dict[str, StoredObject] = {}
-        self._removes_again_at = 0.0
 
     def check(self, dataset: Dataset, prefix: str) -> str:
-        """The allowed prefix that a dataset may be offloaded below.
-
-        Raises:
-            Forbidden: see ``check_allowed``.
-            Conflict: it is durable, or was offloaded elsewhere.
+        """The allowed prefix that a dataset may be offloaded below. Raises Forbidden: see ``check_allowed``; Conflict:
+        it is durable, or was offloaded elsewhere.
         """
         if dataset.durable:
-            raise Conflict(
-                f"dataset {dataset.name!r} is durable: it is on this server's disk, and is not offloaded"
+            raise Conflict.about(
+                dataset.name, "is durable: it is on this server's disk, and is not offloaded"
             )
         if dataset.stored is not None and dataset.stored.prefix != prefix:
-            raise Conflict(
-                f"dataset {dataset.name!r} was offloaded to {shown(dataset.stored.folder)} already"
-            )
+            raise Conflict.about(dataset.name, f"was offloaded to {shown(dataset.stored.folder)} already")
         return check_allowed(prefix, self.prefixes)
 
     async def write(self, dataset: Dataset, prefix: str) -> str:
@@ -106,16 +96,16 @@ class Offloads:
         )
         with dataset.held_back():
             if (late := self._late.get(stored.address)) is not None:
-                await asyncio.wait([late], timeout=self._deadline_seconds)
-            async with self._disk.turn(stored.address):
+                await asyncio.wait([late], timeout=self.deadline_seconds)
+            async with self.disk.turn(stored.address):
                 if dataset.stored is None:
-                    self._counters.offloads += 1
+                    self.counters.offloads += 1
                     try:
                         await self._write(dataset, stored)
                     except BaseException:
-                        self._counters.offloads_failed += 1
+                        self.counters.offloads_failed += 1
                         raise
-                    self._counters.offloaded_bytes += stored.size_bytes
+                    self.counters.offloaded_bytes += stored.size_bytes
         return stored.address
 
     async def _write(self, dataset: Dataset, stored: StoredObject) -> None:
@@ -129,7 +119,7 @@ class Offloads:
             if dataset.dropped:
                 dataset.partition(0).check()  # raises why
         except TimeoutError:
-            raise self._refusal(dataset, stored, f"no answer for {self._deadline_seconds:g} s") from None
+            raise self._refusal(dataset, stored, f"no answer for {self.deadline_seconds:g} s") from None
         except (OSError, pa.ArrowException) as error:
             await self._remove(stored)
             raise self._refusal(dataset, stored, shown(str(error))) from error
@@ -148,14 +138,14 @@ class Offloads:
 
     async def _frames(self, dataset: Dataset, stored: StoredObject) -> None:
         if dataset.schema is None:  # no producer has come
-            raise Conflict(f"dataset {dataset.name!r} has no schema yet, and so no rows to offload")
+            raise Conflict.about(dataset.name, "has no schema yet, and so no rows to offload")
         await self._call(stored, stored.begin, dataset.schema.header)
         for partition in sorted(dataset.partitions(), key=lambda each: each.index):
             if not partition.totals.frames:
                 continue
             reader = Reader(dataset.name, partition.index, "offload")
             async with aclosing(
-                self._reads.read(dataset, reader, FrameRange(), burst_bytes=BURST_BYTES)
+                self.reads.read(dataset, reader, FrameRange(), burst_bytes=BURST_BYTES)
             ) as bursts:
                 async for burst in bursts:
                     await self._call(stored, stored.write, [outgoing.data for outgoing in burst])
@@ -181,7 +171,7 @@ class Offloads:
             return
         self._removes_again_at = now + REMOVE_AGAIN_SECONDS
         for address in [*self._left]:
-            async with self._disk.turn(address):
+            async with self.disk.turn(address):
                 # Otherwise it was written again meanwhile.
                 if (stored := self._left.get(address)) is not None:
                     await self._remove(stored)
@@ -207,7 +197,7 @@ class Offloads:
         """The result of work in a thread. A cancellation comes after it. Raises TimeoutError: it goes on."""
         call = asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
         try:
-            await to_its_end(asyncio.ensure_future(asyncio.wait([call], timeout=self._deadline_seconds)))
+            await to_its_end(asyncio.wait([call], timeout=self.deadline_seconds))
         finally:
             if not call.done():
                 self._late[stored.address] = asyncio.create_task(self._removed(stored, call))
@@ -218,12 +208,9 @@ class Offloads:
     async def _removed(self, stored: StoredObject, late: asyncio.Future[T]) -> None:
         """Remove an object when the late call for it has ended: it would write into another one of its address."""
         await asyncio.wait([late])
-        async with self._disk.turn(stored.address):
+        async with self.disk.turn(stored.address):
             del self._late[stored.address]
             await self._remove(stored)
 
     def _refusal(self, dataset: Dataset, stored: StoredObject, why: str) -> Unavailable:
-        return Unavailable(
-            f"dataset {dataset.name!r} could not be offloaded to {shown(stored.folder)}: {why}",
-            dataset=dataset.name,
-        )
+        return Unavailable.about(dataset.name, f"could not be offloaded to {shown(stored.folder)}: {why}")

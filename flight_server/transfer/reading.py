@@ -25,13 +25,22 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat, takewhile
 from typing import NamedTuple
 
 from flight_server.concurrency import EndOfQueue, Gone, Subscription, Waits, WouldBlock
 from flight_server.datasets import Catalogue, Counters, Dataset, Partition, PartitionState
-from flight_server.frames import NO_DICTIONARIES, Frame, Message, Payload, SchemaMessage, missing_messages
+from flight_server.frames import (
+    NO_DICTIONARIES,
+    DictionaryState,
+    Frame,
+    Message,
+    Payload,
+    SchemaMessage,
+    missing_messages,
+)
 from flight_server.memory import Pace, Reservation
 from flight_server.protocol import (
     ACKNOWLEDGE_HEADER,
@@ -48,15 +57,13 @@ BURST_MESSAGES = 512
 """Which take 5 to 10 ms to take and to send."""
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """A frame, or a dictionary that it needs, on its way to one reader. ``room``: others of its burst may share it."""
 
-    __slots__ = ("message", "payload", "room")
-
-    def __init__(self, message: Message, payload: Payload, room: Reservation) -> None:
-        self.message = message
-        self.payload: Payload | None = payload
-        self.room: Reservation | None = room
+    message: Message
+    payload: Payload | None
+    room: Reservation | None
 
     @property
     def data(self) -> bytes:
@@ -70,9 +77,7 @@ class Outgoing:
 
 
 class Gathering(NamedTuple):
-    """Which frames a consumer may send as one message: those of at most ``small_bytes``, and of these from one frame on
-    ``most_frames(frame)``.
-    """
+    """Which frames may go as one message: those of ``small_bytes``, from one frame on ``most_frames(frame)``."""
 
     small_bytes: int
     most_frames: Callable[[Frame], int]
@@ -127,47 +132,37 @@ def head_of_read(dataset: Dataset) -> list[tuple[str, str]]:
     return [(GENERATION_HEADER, dataset.generation), *counted]
 
 
+@dataclass(eq=False)
 class Reads:
     """Reads partitions, for both lanes."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        waits: Waits,
-        delivery: Delivery,
-        counters: Counters,
-        *,
-        schema_seconds: float,
-        resume_seconds: float,
-    ) -> None:
-        self.delivery = delivery
-        self.budget = catalogue.budget
-        self.counters = counters
-        self._disk = catalogue.disk
-        self.loading = Loading(catalogue.disk, catalogue.budget.metadata)
-        self._waits = waits
-        self._schema_seconds = schema_seconds
-        self._resume_seconds = resume_seconds
+    catalogue: Catalogue
+    waits: Waits
+    delivery: Delivery
+    counters: Counters
+    schema_seconds: float
+    resume_seconds: float
+
+    def __post_init__(self) -> None:
+        self.budget, self._disk = self.catalogue.budget, self.catalogue.disk
+        self.loading = Loading(self._disk, self.budget.metadata)
 
     async def schema_of(self, dataset: Dataset, reader: Reader) -> SchemaMessage:
-        """The dataset's schema, once ``create`` or a producer has given it.
-
-        Raises:
-            Unavailable: there was none within ``schema_seconds``.
-            DatasetDropped: the dataset was dropped before.
+        """The dataset's schema, once ``create`` or a producer has given it. Raises Unavailable: there was none within
+        ``schema_seconds``; DatasetDropped: the dataset was dropped before.
         """
         if dataset.schema is not None:
             return dataset.schema
-        seconds = self._schema_seconds
+        seconds = self.schema_seconds
         try:
-            with self._waits.enter("producer", **reader.facts, deadline_seconds=seconds):
+            with self.waits.enter("producer", **reader.facts, deadline_seconds=seconds):
                 async with asyncio.timeout(seconds):
                     return await dataset.described()
         except TimeoutError:
-            raise Unavailable(
-                f"dataset {dataset.name!r} has no schema yet: no producer has come within {seconds} s; "
-                "start a producer, or create the dataset with its schema",
-                dataset=dataset.name,
+            raise Unavailable.about(
+                dataset.name,
+                f"has no schema yet: no producer has come within {seconds} s; start a producer, or create the "
+                "dataset with its schema",
             ) from None
 
     async def read(
@@ -202,14 +197,12 @@ class Reads:
                 reader,
                 subscription,
                 waiting,
-                budget=self.budget,
-                threads=self._disk.io_threads,
-                waits=self._waits,
-                counted=self.counters.frame_read_back,
+                self.budget,
+                self._disk.io_threads,
+                self.waits,
+                self.counters.frame_read_back,
             )
-            cursor = _Cursor(
-                self.counters, dataset, subscription, waiting, back, frame_range=frame_range, pace=reader.pace
-            )
+            cursor = _Cursor(self.counters, dataset, subscription, waiting, back, frame_range, reader.pace)
             burst = FrameBurst(back, partition, noting)
             try:
                 while True:
@@ -229,7 +222,7 @@ class Reads:
                         return
                     else:
                         awaited = "source" if dataset.attached.pulled else "producer"
-                        with self._waits.enter(awaited, **reader.facts):
+                        with self.waits.enter(awaited, **reader.facts):
                             await subscription.wait()
             except Gone as gone:
                 raise partition.released(gone) from None
@@ -256,32 +249,22 @@ class Reads:
         try:
             yield
         finally:
-            places.leave(reader.name, subscription, time.monotonic() + self._resume_seconds)
+            places.leave(reader.name, subscription, time.monotonic() + self.resume_seconds)
 
 
+@dataclass(eq=False)
 class _Cursor:
     """The dictionaries that one reader has been sent, and the messages that it takes next."""
 
-    def __init__(
-        self,
-        counters: Counters,
-        dataset: Dataset,
-        subscription: Subscription[Frame],
-        waiting: deque[Message],
-        back: ReadBack,
-        *,
-        frame_range: FrameRange,
-        pace: Pace,
-    ) -> None:
-        self._pace = pace
-        self.waiting = waiting  # taken from the subscription, not yet in a burst
-        self.ended = False
-        self.counters = counters
-        self._dataset = dataset
-        self._subscription = subscription
-        self._frame_range = frame_range
-        self._back = back
-        self._sent = NO_DICTIONARIES
+    counters: Counters
+    dataset: Dataset
+    subscription: Subscription[Frame]
+    waiting: deque[Message]  # taken from the subscription, not yet in a burst
+    back: ReadBack
+    frame_range: FrameRange
+    pace: Pace
+    ended: bool = False
+    _sent: DictionaryState = NO_DICTIONARIES
 
     def take(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> None:
         """Add the messages that can be had without waiting; see "Bursts"."""
@@ -294,7 +277,7 @@ class _Cursor:
             message = self.waiting[0]
             if burst and gathering is not None and message.size_bytes > gathering.small_bytes:
                 return
-            at_once = self._back.next_nowait(message)
+            at_once = self.back.next_nowait(message)
             if at_once is None:
                 return
             if not burst and gathering is not None and isinstance(message, Frame):
@@ -303,14 +286,12 @@ class _Cursor:
 
     async def fetch(self, burst: FrameBurst) -> None:
         """Wait for the next message."""
-        self._add(burst, *await self._back.next_to_send(self.waiting[0]))
+        self._add(burst, *await self.back.next_to_send(self.waiting[0]))
 
     def _take_run(self, burst: FrameBurst, burst_bytes: int, gathering: Gathering | None) -> bool:
-        """Take the next frames that are in RAM and need no dictionary, if there is room for all of them. False: the
-        next message is to be taken alone.
-        """
+        """Take the next frames in RAM that need no dictionary, with room for all. False: take the next alone."""
         try:
-            run = self._subscription.next_run(BURST_MESSAGES, burst_bytes)
+            run = self.subscription.next_run(BURST_MESSAGES, burst_bytes)
         except WouldBlock:
             return True
         except EndOfQueue:
@@ -327,7 +308,7 @@ class _Cursor:
             payloads.append(payload)
             size_bytes += frame.size_bytes
             rows += frame.rows
-        room = self._back.room_nowait(size_bytes) if payloads else None
+        room = self.back.room_nowait(size_bytes) if payloads else None
         if room is None:
             return False
         self._count(run[: len(payloads)], rows, size_bytes)
@@ -340,7 +321,7 @@ class _Cursor:
         if self.ended:
             return False
         try:
-            (frame,) = self._subscription.next_run(1, 0)
+            (frame,) = self.subscription.next_run(1, 0)
         except WouldBlock:
             return False
         except EndOfQueue:
@@ -354,10 +335,10 @@ class _Cursor:
         return True
 
     def _count(self, frames: list[Frame], rows: int, size_bytes: int) -> None:
-        self._subscription.take(len(frames))
-        self._frame_range.sent(frames)
-        self._pace.rows += rows
-        self._dataset.touch()
+        self.subscription.take(len(frames))
+        self.frame_range.sent(frames)
+        self.pace.rows += rows
+        self.dataset.touch()
         self.counters.frames_sent(len(frames), size_bytes)
 
     def _add(self, burst: FrameBurst, payload: Payload, room: Reservation) -> None:

@@ -45,9 +45,7 @@ async def plan_bytes(dataset: Dataset, request: PlanRequest) -> int:
 
 
 async def plan_json(dataset: Dataset, request: PlanRequest, loading: Loading) -> bytes:
-    """The slices of the partitions, in their order, as the answer to ``plan``. Other tasks run while a long answer is
-    made. Raises as :func:`planned`.
-    """
+    """The slices of the partitions as the answer to ``plan``; other tasks run meanwhile. Raises as :func:`planned`."""
     head = dump_json({"dataset": dataset.name, "generation": dataset.generation, "pieces": []})
     parts = [head.decode().removesuffix("]}")]
     texts: list[str] = []

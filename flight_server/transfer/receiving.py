@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -78,23 +79,24 @@ from .arriving import Arriving
 from .request_limits import check_size
 
 
+@dataclass(eq=False)
 class Producer:
     """The client of one put. The receiver sets ``command`` when the first message has come. ``idle_seconds``: the
     deadline between messages; None for no limit.
     """
 
-    def __init__(
-        self, admission: Admission, caller: Caller, *, idle_seconds: float | None, stall_seconds: float
-    ) -> None:
-        self.caller = caller
-        self.peer = caller.peer
-        self.command: PutCommand | None = None
-        self.rows = self.size_bytes = 0  # that were stored
-        self.idle_seconds = idle_seconds
-        self.stall_seconds = stall_seconds
-        self._admission = admission
-        self.arrivals = admission.arrivals
-        self._known: dict[str, Any] | None = None  # the facts, once the command is known
+    admission: Admission
+    caller: Caller
+    idle_seconds: float | None
+    stall_seconds: float
+    command: PutCommand | None = None
+    rows: int = 0  # that were stored
+    size_bytes: int = 0
+    _known: dict[str, Any] | None = None  # the facts, once the command is known
+
+    @property
+    def peer(self) -> str:
+        return self.caller.peer
 
     def __str__(self) -> str:
         command = self.command
@@ -108,10 +110,10 @@ class Producer:
 
     async def room(self) -> None:
         """Wait while ``arrivals`` is full; if it holds nothing there is no need to call this."""
-        await self._admission.room_for_arrivals(self.peer)
+        await self.admission.room_for_arrivals(self.peer)
 
     def awaited(self) -> AbstractContextManager[None]:
-        return self._admission.waits.enter(
+        return self.admission.waits.enter(
             "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **(self._known or self._facts())
         )
 
@@ -137,9 +139,7 @@ class PutAnswers(Protocol):
 
     @property
     def checksum(self) -> int | None:
-        """The client's ``sent_crc32c`` of the message that came last; after the last one its ``running_crc32c`` of all.
-        None if it sends none.
-        """
+        """The client's ``sent_crc32c`` of the last message, in the end its ``running_crc32c``; None if it has none."""
 
     def put(self, metadata: bytes, room: Reservation | None = None) -> None:
         """Send a PutResult with this app_metadata. Never waits. ``room`` counts it until the transport has taken it."""
@@ -148,46 +148,30 @@ class PutAnswers(Protocol):
         """Return only if the client itself has ended its messages."""
 
 
+@dataclass(eq=False)
 class PutReceiver:
     """Takes the puts of both lanes. Arguments as of ``FrameDecoder`` and :class:`Producer`."""
 
-    def __init__(
-        self,
-        admission: Admission,
-        kinds: Kinds,
-        catalogue: Catalogue,
-        counters: Counters,
-        answer_room: AnswerRoom,
-        *,
-        arriving: Arriving,
-        max_message_bytes: int,
-        max_schema_bytes: int,
-        full_validation: bool,
-        idle_seconds: float | None,
-        stall_seconds: float,
-    ) -> None:
-        self.admission = admission
-        self.catalogue = catalogue
-        self.kinds = kinds
-        self.counters = counters
-        self.answer_room = answer_room
-        self.arriving = arriving
-        self.max_message_bytes = max_message_bytes
-        self._max_schema_bytes = max_schema_bytes
-        self._full_validation = full_validation
-        self._idle_seconds = idle_seconds
-        self._stall_seconds = stall_seconds
+    admission: Admission
+    kinds: Kinds
+    catalogue: Catalogue
+    counters: Counters
+    answer_room: AnswerRoom
+    arriving: Arriving
+    max_message_bytes: int
+    max_schema_bytes: int
+    full_validation: bool
+    idle_seconds: float | None
+    stall_seconds: float
 
     def producer(self, caller: Caller) -> Producer:
-        return Producer(
-            self.admission, caller, idle_seconds=self._idle_seconds, stall_seconds=self._stall_seconds
-        )
+        return Producer(self.admission, caller, self.idle_seconds, self.stall_seconds)
 
     def decoder(self) -> FrameDecoder:
         return FrameDecoder(
             max_message_bytes=self.max_message_bytes,
-            full_validation=self._full_validation,
-            max_schema_bytes=self._max_schema_bytes,
+            full_validation=self.full_validation,
+            max_schema_bytes=self.max_schema_bytes,
         )
 
     async def receive(self, messages: AsyncIterator[bytes], producer: Producer, answers: PutAnswers) -> None:
@@ -231,7 +215,7 @@ class _Put:
         self._decoder = receiver.decoder()
         self._sink: Sink | None = None
         self._builder: FrameBuilder | None = None  # None until the schema has come, as the sink
-        self._dictionaries = DictionaryRooms()  # of a BatchSink
+        self._dictionaries = DictionaryRooms[Reservation]()  # of a BatchSink
         self._running_crc32c = 0  # of all messages so far
         self._commit_seen = False
         self.unanswered: bytes | memoryview = b""
@@ -307,15 +291,16 @@ class _Put:
     async def _add(self, sink: BatchSink, batch: pa.RecordBatch, size_bytes: int) -> None:
         dictionaries = self._dictionaries.decoded()
         await sink.add(batch, await self._admit(sink.dataset, size_bytes), dictionaries)
-        self._producer.rows += batch.num_rows
+        self._count(sink, batch.num_rows, size_bytes)
+
+    def _count(self, sink: Sink, rows: int, size_bytes: int) -> None:
+        self._producer.rows += rows
         self._producer.size_bytes += size_bytes
-        self._receiver.counters.batch_in(batch.num_rows, size_bytes)
+        self._receiver.counters.batch_in(rows, size_bytes)
         sink.dataset.touch()
 
     async def _admit(self, dataset: Dataset, size_bytes: int) -> Reservation:
-        """Wait for room to keep a message; the lease does not end meanwhile. Raises DatasetDropped after a drop,
-        QuotaExceeded.
-        """
+        """Wait for room to keep a message, while no lease ends. Raises DatasetDropped, QuotaExceeded."""
         partition, owner = self._command.partition, dataset.owner
         if owner is None and (at_once := self._admission.admit_nowait(size_bytes)) is not None:
             if dataset.dropped:
@@ -455,16 +440,11 @@ class _Put:
             return
         assert isinstance(sink, FrameSink)
         sink.publish(sink.place(bytes(checked.accepted.metadata)), frame)
-        self._producer.rows += frame.rows
-        self._producer.size_bytes += frame.size_bytes
-        self._receiver.counters.batch_in(frame.rows, frame.size_bytes)
-        sink.dataset.touch()
+        self._count(sink, frame.rows, frame.size_bytes)
 
 
 def parse_path(path: Sequence[bytes | memoryview]) -> tuple[str, int | None]:
-    """Dataset and, if it is named, partition of a PATH descriptor. Raises InvalidRequest for no element, more than two,
-    or an illegal one.
-    """
+    """Dataset and, if named, partition of a PATH descriptor. Raises InvalidRequest."""
     if not 1 <= len(path) <= 2:
         raise InvalidRequest(
             f"a PATH descriptor is [dataset] or [dataset, partition], not {len(path)} elements"

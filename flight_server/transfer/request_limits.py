@@ -63,10 +63,7 @@ def message_limit_bytes(max_message_bytes: int, max_schema_bytes: int) -> int:
 @asynccontextmanager
 async def counted(admission: Admission, action: str, body: bytes, peer: str) -> AsyncIterator[None]:
     """Hold room for the objects that the block makes of an action's body, or a DoGet's ticket; a small one needs none.
-
-    Raises:
-        InvalidRequest: it would take more than one request may.
-        OutOfBudget: there was no room until the deadline.
+    Raises InvalidRequest: it would take more than one request may; OutOfBudget: there was no room until the deadline.
     """
     if len(body) <= SMALL_BYTES:
         yield

@@ -52,7 +52,6 @@ ADDRESS_SPACE_BYTES = 2 << 30
 _NEEDED = (
     "aiohttp",
     "grpc",
-    "grpc_health",
     "prometheus_client",
     "pydantic_settings",
     "structlog",

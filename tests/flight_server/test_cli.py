@@ -152,7 +152,10 @@ def test_a_taken_port_is_an_error_at_once() -> None:
     ],
 )
 def test_a_bad_value_is_one_clear_line(arguments: list[str], words: list[str]) -> None:
-    ended = run(*arguments)
+    is_one_clear_line(run(*arguments), *words)
+
+
+def is_one_clear_line(ended: Result, *words: str) -> None:
     assert ended.exit_code == 2
     assert ended.stdout == ""
     (line,) = ended.stderr.strip().splitlines()
@@ -179,12 +182,8 @@ def test_a_bad_command_line_shows_the_usage(arguments: list[str]) -> None:
     ],
 )
 def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, words: str) -> None:
-    file = tmp_path / "server.toml"
-    file.write_text(text)
-    ended = run("--config", str(file))
-    assert ended.exit_code == 2
-    (line,) = ended.stderr.strip().splitlines()
-    assert words in line
+    (file := tmp_path / "server.toml").write_text(text)
+    is_one_clear_line(run("--config", str(file)), words)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +195,7 @@ def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, w
     ],
 )
 def test_a_bad_value_in_the_environment_is_one_clear_line(name: str, value: str, words: str) -> None:
-    ended = run(**{name: value})
-    assert ended.exit_code == 2
-    (line,) = ended.stderr.strip().splitlines()
-    assert words in line
+    is_one_clear_line(run(**{name: value}), words)
 
 
 def test_a_client_ca_without_certificates_is_refused(tmp_path: Path) -> None:

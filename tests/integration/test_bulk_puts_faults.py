@@ -23,7 +23,6 @@ SERVER_OPTIONS = {"memory_limit": "256MiB"}
 Start = Callable[..., ServerProcess]
 MEBIBYTE = 1 << 20
 BATCH = pa.record_batch({"n": [1, 2, 3]})
-WORDS = [pa.record_batch({"w": pa.array(words).dictionary_encode()}) for words in (["a"], ["b", "c"])]
 LARGE = pa.record_batch({"n": np.random.default_rng(0).integers(0, 1 << 60, MEBIBYTE // 8)})
 
 
@@ -182,29 +181,3 @@ def test_random_bytes_never_hurt_the_server(raw: RawFlight, location: str) -> No
             head = lot.choice([b"", lot.randrange(1, 200).to_bytes(4, "big")])
             put.raw(head + lot.randbytes(lot.randrange(1, 2_000)))
     assert raw_put.put(location, put_messages(path("still"), [BATCH])) == []
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_put_with_damaged_bytes_is_refused_or_readable(raw: RawFlight, location: str, seed: int) -> None:
-    lot = random.Random(seed)
-    data = whole(put_messages(path("damaged"), [*WORDS, *WORDS]))
-    refused: list[str] = []
-    for _ in range(60):
-        damaged = bytearray(data)
-        for _ in range(lot.choice([1, 1, 1, 5])):
-            damaged[lot.randrange(len(damaged))] = lot.randrange(256)
-        with RawPut(location) as put:
-            put.raw(bytes(damaged))
-            put.socket.shutdown(1)
-            try:
-                put.answers()
-            except Refused as error:
-                refused.append(str(error.body["error"]))
-            except BrokenOff:
-                refused.append("a length that reaches beyond the end")
-    assert refused
-    assert "internal" not in refused
-    eventually(lambda: raw.action("why")["waits"], [])
-    for name, dataset in raw.action("statistics")["datasets"].items():
-        if dataset["sealed"]:
-            assert len(raw.get(name.encode())) > dataset["frames"]

@@ -97,10 +97,8 @@ def found(client: flight.FlightClient) -> dict[str, list[pa.Table]]:
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name in ("put", "drop") else pytest.param(name, marks=pytest.mark.long) for name in SCENARIOS],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_sigkill_at_any_step_leaves_what_was_acknowledged_and_never_half(
     name: str, tmp_path: Path, faulty_server: Servers
 ) -> None:

@@ -164,7 +164,7 @@ def test_what_a_tree_cannot_pass_on_is_refused(tree: Tree) -> None:
             "several partitions, or dictionaries: leave 'tree' out",
         ),
         (place, {"generation": None}, "with 'tree' it needs 'generation'"),
-        ("a", {}, "source: 'tree' must be a JSON object"),
+        ("a", {}, "source: 'tree' must be an object with host, file, location"),
         ({**place, "location": "http://a"}, {}, "'location' is grpc://host:port"),
         ({"location": "grpc://a:1"}, {}, "to fetch also 'host' and 'file'"),
     ):

@@ -122,13 +122,6 @@ class RawGet:
         body = b"".join(self.chunks())
         return Answer(status, headers or {}, body, self.trailers)
 
-    def is_closed_by_server(self) -> bool:
-        """Wait for the end of the connection; false if more data comes."""
-        try:
-            return not self._file.read(1)
-        except ConnectionError:
-            return True
-
     def close(self) -> None:
         self._file.close()
         self._socket.close()

@@ -19,7 +19,7 @@ from flight_server.datasets import Catalogue
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog import ChangelogKind
 from flight_server.kinds.changelog.changelog import Changelog
-from flight_server.kinds.changelog.compaction import Going
+from flight_server.kinds.changelog.compaction import Work
 from flight_server.kinds.changelog.planning import Plan
 from flight_server.kinds.changelog.runs import MemoryRun, Run
 from flight_server.kinds.changelog.views import View, ViewPart
@@ -142,23 +142,19 @@ class Engine:
         await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
         return int(await write.commit(transaction))
 
-    def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Going:
+    def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Work:
         """Begin to fold some ranges, all if none are named."""
         changelog = self.changelog
-        if to_file:
-            last = len(changelog.contents.bases.ranges) - 1 if last is None else last
-            plan = Plan((first, last))
-        else:
-            plan = Plan(runs=changelog.contents.recent, in_memory=True, to_file=False, alone=True)
+        end = len(changelog.contents.bases.ranges) - 1
+        plan = Plan((first, end if last is None else last) if to_file else (0, end), to_file=to_file)
         return self.store.compactor.start(changelog, plan, since)
 
-    def begin_rewrite(self, runs: Sequence[Run], *, to_file: bool) -> Going:
+    def begin_rewrite(self, runs: Sequence[Run], *, to_file: bool) -> Work:
         """Begin to rewrite recent runs, all in memory or all files."""
-        in_memory = all(isinstance(run, MemoryRun) for run in runs)
-        plan = Plan(runs=tuple(runs), in_memory=in_memory, to_file=to_file)
+        plan = Plan(runs=tuple(runs), to_file=to_file)
         return self.store.compactor.start(self.changelog, plan, 0)
 
-    def publish(self, going: Going) -> None:
+    def publish(self, going: Work) -> None:
         """Do the work to its end, and let it count."""
         for _ in going.steps:
             pass
@@ -168,8 +164,14 @@ class Engine:
         """Fold all up to a version, or what is old now, as often as it takes; what is later goes to a file, too."""
         changelog = self.changelog
         since = changelog.advanced_since(time.monotonic()) if since is None else since
-        while any(each.since < since for each in changelog.contents.bases.ranges):
-            number = next(n for n, each in enumerate(changelog.contents.bases.ranges) if each.since < since)
+
+        def unfolded() -> int | None:
+            for number, each in enumerate(changelog.contents.bases.ranges):
+                if each.since < since or isinstance(each.base, MemoryRun):
+                    return number
+            return None
+
+        while (number := unfolded()) is not None:
             self.publish(self.begin_fold(since, number, number, to_file=True))
         runs = [run for run in changelog.contents.recent if isinstance(run, MemoryRun)]
         if runs:

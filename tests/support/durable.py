@@ -29,15 +29,7 @@ def table(rows: int = 1000, seed: int = 0) -> pa.Table:
 
 def action(client: flight.FlightClient, name: str, **body: Any) -> dict[str, Any]:
     """Run an action; its answer."""
-    return action_within(DEADLINE_SECONDS, client, name, body)
-
-
-def action_within(
-    deadline_seconds: float, client: flight.FlightClient, name: str, body: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The same with a deadline. Raises FlightTimedOutError."""
-    options = flight.FlightCallOptions(timeout=deadline_seconds)
-    (result,) = client.do_action(flight.Action(name, json.dumps(body).encode()), options)
+    (result,) = client.do_action(flight.Action(name, json.dumps(body).encode()), OPTIONS)
     answer: dict[str, Any] = json.loads(result.body.to_pybytes())
     return answer
 

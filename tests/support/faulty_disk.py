@@ -6,7 +6,6 @@ directory are wrapped, and do what the test says at that moment:
 * ``server.kill_at(k)``: the process kills itself with SIGKILL before the k-th change from now on. A
   write is two steps: before it, and when half of its bytes are written;
 * ``server.fail(pwritev="ENOSPC", …)``: these functions fail from now on; ``server.heal()`` ends that;
-* ``server.delay(rename=0.1, …)``: these functions wait so many seconds before they work, also until ``heal``;
 * ``server.lose_power()``, of one that was started with ``loses_power``: SIGKILL, and what was not synced is gone.
 
 What SQLite does to the database has names of its own: ``db_write``, ``db_sync``, ``db_truncate`` and ``db_unlink``, and
@@ -136,7 +135,6 @@ class FaultyDisk:
             orders = json.loads(self._control.read_text())
         except FileNotFoundError:
             return
-        time.sleep(orders.get("delay", {}).get(name, 0))
         with self._lock:
             failure = orders.get("fail", {}).get(name)
             if failure is not None:
@@ -180,10 +178,6 @@ class DiskOrders:
     def fail(self, **functions: str) -> None:
         """Let these functions fail from now on with these error names."""
         self.order(fail=functions)
-
-    def delay(self, **functions: float) -> None:
-        """Let each call of these functions wait so many seconds from now on."""
-        self.order(delay=functions)
 
     def heal(self) -> None:
         """Let everything work again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
+from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, DictionaryState, Frame, Payload
 from flight_server.memory.pool import MemoryPool, Reservation
 from flight_server.protocol.checksums import crc32c
 from flight_server.storage.segments import Segment, SegmentSlice
@@ -60,6 +60,12 @@ def frame(
     return Frame(
         rows=rows, size_bytes=len(data), crc32c=crc32c(data), payload=payload, dictionaries=dictionaries
     )
+
+
+def dictionary(data: bytes, sequence: int = 0, *, pool: MemoryPool | None = None) -> DictionaryMessage:
+    """A dictionary of these bytes, counted as a frame is."""
+    payload = Payload(data, (pool or MemoryPool(None)).reserve(len(data)))
+    return DictionaryMessage(size_bytes=len(data), crc32c=crc32c(data), payload=payload, sequence=sequence)
 
 
 def spill(one: Frame, *, damaged: bool = False) -> None:

@@ -13,18 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.kinds.changelog import compactor, planning
+from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.folding import compacted
-from flight_server.kinds.changelog.planning import (
-    Amounts,
-    Plan,
-    Waited,
-    plan_files,
-    plan_left_over,
-    plan_memory,
-)
+from flight_server.kinds.changelog.planning import Amounts, Plan, Waited, plan_left_over, plans
 from flight_server.kinds.changelog.rules import make_rule
-from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunWriter, Updates
+from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunFile, Updates
 from flight_server.kinds.changelog.timeline import Timeline
 from flight_server.kinds.changelog.views import View, ViewPart
 from flight_server.memory import MemoryPool
@@ -72,7 +66,6 @@ class Ranged:
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
         self._waited = Waited()
-        self._rest: BegunFold | None = None  # of the last fold
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)
@@ -94,10 +87,10 @@ class Ranged:
 
     def _runs(self, updates: Updates) -> list[Run]:
         if len(updates) > planning.MEMORY_ROWS:
-            writer = self._new_file()
-            writer.add(updates)
-            return [writer.finish()]
-        return [MemoryRun(updates, self.upper, self.upper, self._pool.empty())] if len(updates) else []
+            file = self._new_file()
+            file.add(updates)
+            return [file.finish()]
+        return [MemoryRun(updates, self._pool.empty())] if len(updates) else []
 
     def assert_keys(self, keys: list[int]) -> None:
         """Put a newer row of each of these keys, which may repeat."""
@@ -117,21 +110,17 @@ class Ranged:
     def work(self) -> None:
         """All that is due now."""
         while (plan := self._plan()) is not None:
-            if plan.folds:
+            new_file = self._new_file if plan.to_file else None
+            work: Work
+            if plan.ranges is None:
+                work = Rewrite(self.contents, plan.runs, new_file, self._pool)
+            else:
                 self.since = self.horizon
-            work = plan.begin(
-                self.contents,
-                self._rest,
-                self.since,
-                self.upper,
-                rule=self.rule,
-                new_file=self._new_file,
-                memory=self._pool,
-            )
-            self.read_rows += sum(work.steps())
+                first, last = (self.contents.bases.ranges[place] for place in plan.ranges)
+                begun = BegunFold(self.upper, self.since, first.low, last.high)
+                work = Fold(self.contents, begun, self.rule, new_file, self._pool)
+            self.read_rows += sum(work.steps)
             self.contents = work.published(self.contents)
-            if plan.folds:
-                self._rest = work.rest
 
     @property
     def horizon(self) -> int:
@@ -140,23 +129,21 @@ class Ranged:
         return max(self.since, found if self.held is None else min(found, self.held))
 
     def _plan(self) -> Plan | None:
-        if self._rest is not None:
-            return Plan((0, 0))
         amounts = Amounts(self.contents, self.horizon, self.rule)
         amounts.count()
-        plan = plan_memory(amounts, 0, short=False) or plan_files(amounts)
-        if plan is not None:
-            return plan
+        memory, files = plans(amounts, 0)
+        if memory is not None or files is not None:
+            return memory or files
         idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
         self._waited.look(amounts.since, self.now, self.patience)
-        plan = plan_left_over(amounts, self._waited.upto, 0, idle=idle)
+        plan = plan_left_over(amounts, self._waited.upto, idle=idle)
         if plan is None or self.now < self._slow_at:
             return None
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
         return plan
 
-    def _new_file(self) -> RunWriter:
-        return RunWriter(self._folder, self.layout)
+    def _new_file(self) -> RunFile:
+        return RunFile.make(self._folder, self.layout)
 
     # What there is
 
@@ -181,7 +168,7 @@ class Ranged:
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""
-        view = View(self.layout, self.rule, self.contents, self.since, self.upper, self._rest)
+        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:

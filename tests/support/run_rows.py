@@ -83,9 +83,7 @@ def latest() -> Layout:
 
 
 def memory_run(updates: Updates) -> MemoryRun:
-    versions = updates.versions
-    room = MemoryPool(None).reserve(0)
-    return MemoryRun(updates, int(versions.min(initial=1)), int(versions.max(initial=1)), room)
+    return MemoryRun(updates, MemoryPool(None).reserve(0))
 
 
 def run_folder(directory: Path, disk: MemoryPool) -> RunFolder:

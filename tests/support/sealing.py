@@ -19,17 +19,17 @@ from flight_server import config
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.frames import SchemaMessage
-from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame, Payload
+from flight_server.frames.message import NO_DICTIONARIES, DictionaryState, Frame
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, WriteMode
-from flight_server.protocol.checksums import crc32c
 from flight_server.records import DATABASE_NAME
 from flight_server.storage import Disk
 from flight_server.storage.folder import SEGMENTS_NAME
 from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering.loading import Loading
 from flight_server.tiering.recovery import delete_garbage, recover
+from tests.support import frames
 from tests.support.catalogues import new_catalogue
 
 SCHEMA = SchemaMessage.of(pa.schema([("number", pa.int64())]))
@@ -79,13 +79,7 @@ def publish(node: Node, dataset: Dataset, index: int, messages: list[bytes]) -> 
 
 
 def frame(node: Node, message: bytes, dictionaries: DictionaryState = NO_DICTIONARIES) -> Frame:
-    return Frame(
-        rows=1,
-        size_bytes=len(message),
-        crc32c=crc32c(message),
-        payload=Payload(message, node.budget.frames.reserve(len(message))),
-        dictionaries=dictionaries,
-    )
+    return frames.frame(message, pool=node.budget.frames, dictionaries=dictionaries)
 
 
 def staged(node: Node, mode: WriteMode, write: str = "w") -> tuple[Dataset, SealRequest]:

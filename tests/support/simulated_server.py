@@ -114,8 +114,7 @@ class SimulatedServer:
             case "locations":
                 return {"start": self.start.start, "servers": [*self.locations]}
             case "seal":
-                (*_, request) = _values(SealRequest.parsing(body))
-                return self._seal(request)
+                return self._seal(SealRequest.parse(body))
             case "renew":
                 request = DatasetRequest.parse(body, "renew", needed=True)
                 self._touch(self._find(request.dataset, request.generation))
@@ -198,18 +197,6 @@ class SimulatedServer:
         """With the dataset its object is deleted."""
         held = self.datasets.pop(name)
         self._storage.objects.pop(held.stored or "", None)
-
-
-def _values(parsing: Any) -> Any:
-    """What a generator returns, in a list."""
-    result: list[Any] = []
-
-    def returned() -> Any:
-        result.append((yield from parsing))
-
-    for _ in returned():
-        pass
-    return result
 
 
 def _run(generation: str) -> int:

@@ -53,7 +53,7 @@ def duck(folder: Path) -> Iterator[Any]:
         yield connection
 
 
-# Each as it is by default, where the driver runs what is small, and some by tasks alone, as all are on the cluster.
+# Each as it is by default, where the driver runs what is small, and some by tasks alone, as all are in the long run.
 CASES = [
     pytest.param(query, driver_bytes, id=query.name if driver_bytes else f"{query.name} by tasks")
     for query in QUERIES
@@ -70,9 +70,9 @@ def test_the_pipeline_gives_the_answer_of_the_sql(query: Query, tables: Tables, 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("tables", [Reading.driver_bytes], indirect=True)
+@pytest.mark.parametrize("tables", [0], indirect=True)
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-def test_a_pipeline_that_is_not_planned_by_hand_gives_the_answer(
+def test_a_pipeline_that_is_not_planned_by_hand_gives_the_answer_by_tasks_alone(
     query: Query, tables: Tables, duck: Any
 ) -> None:
     expected = duck.sql(query.sql(tables.scale)).to_arrow_table()

@@ -44,12 +44,12 @@ from flight_server.protocol import (
 )
 from flight_server.records import BegunFold, ChangelogRecords, DeclaredChangelog
 
-from .compaction import Going
+from .compaction import Work
 from .contents import Contents
 from .holds import HeldBack, Holds, gone
 from .planning import Waited
 from .rules import Rule
-from .runs import Layout, MemoryRun, Run, RunFile, RunFolder
+from .runs import Layout, MemoryRun, Run, RunFolder
 from .timeline import Timeline
 from .views import View
 
@@ -129,7 +129,7 @@ class Changelog:
         self.upper = 0
         self.timeline = Timeline(declared.delay_seconds, 0, time.monotonic())
         self.transactions = Transactions(self.name, metadata)
-        self.working: list[Going] = []
+        self.working: list[Work] = []
         self._room = room
         self.waited = Waited()
         self.readers = 0  # open streams
@@ -252,8 +252,8 @@ class Changelog:
 
     @property
     def disk_bytes(self) -> int:
-        files = (run for run in self.contents.runs if isinstance(run, RunFile))
-        return self.records.size_bytes + sum(run.size_bytes for run in files)
+        bases = sum(len(each.block or b"") for each in self.contents.bases.ranges)
+        return self.records.size_bytes + bases + sum(run.size_bytes for run in self.contents.files)
 
     def statistics(self) -> dict[str, Any]:
         now = time.monotonic()
@@ -269,12 +269,12 @@ class Changelog:
             "rows": self.rows,
             "tombstones": sum(run.tombstones for run in self.contents.recent),
             # The rows of those that a fold left are not there, and may still come.
-            "waiting_retractions": self.contents.waiting_retractions,
+            "waiting_retractions": self.contents.bases.retractions,
             "ranges": len(self.contents.bases.ranges),
             "runs": len(self.contents.runs),
             "bytes": self.memory_bytes,
             "disk_bytes": self.disk_bytes,
-            "debt_rows": self.rows - self.contents.folded_rows,
+            "debt_rows": self.rows - self.contents.bases.rows,
             "merging": bool(self.working),
             # About so many rows, at most, of those older than the delay are not needed.
             "garbage_rows": garbage_rows,

@@ -28,7 +28,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -59,37 +58,41 @@ _REMEDY = "write it again"
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
 
 
-@dataclass(eq=False)
-class _Waiting:
-    """One commit: updates, whose versions are not set yet, or files."""
+class PendingCommit:
+    """One commit: ``updates``, whose versions are not set yet, and ``files`` have its rows."""
 
-    updates: Updates | None
-    files: list[RunFile]
-    transaction: Transaction | None
-    only_removes: bool
-    done: asyncio.Future[int]
+    def __init__(self, changelog: Changelog) -> None:
+        self.changelog = changelog
+        self.updates: Updates | None = None
+        self.files: list[RunFile] = []
+        self.transaction: Transaction | None = None
+        self.version: asyncio.Future[int] | None = None  # while it waits, or is written
 
     @property
-    def removes(self) -> bool:
-        """Whether it has retractions or deletes."""
+    def only_removes(self) -> bool:
         parts: list[RunFile | Updates] = [*self.files, *([] if self.updates is None else [self.updates])]
-        return any(part.retractions or part.tombstones for part in parts)
+        return all(part.only_removes for part in parts)
 
     @property
-    def rows(self) -> int:
+    def memory_rows(self) -> int:
         """Those that memory has."""
         return 0 if self.updates is None else len(self.updates)
 
     def made(self, version: int) -> None:
-        """Answer with its version. Its caller may have left."""
-        if not self.done.done():
-            self.done.set_result(version)
+        """It is this version. Its caller may have left."""
+        if (answer := self._answer()) is not None:
+            answer.set_result(version)
 
     def refuse(self, why: FlightShuffleError) -> None:
-        """Answer that it was not made."""
-        self.files.clear()  # a caller may hold its error for long, and through that this object
-        if not self.done.done():
-            self.done.set_exception(why.fresh())
+        """It was not made."""
+        if (answer := self._answer()) is not None:
+            answer.set_exception(why.fresh())
+
+    def _answer(self) -> asyncio.Future[int] | None:
+        answer, self.version = self.version, None
+        # A caller may hold its error for long, and through that this object.
+        self.updates, self.files = None, []
+        return None if answer is None or answer.done() else answer
 
 
 class Commits:
@@ -116,16 +119,10 @@ class Commits:
         self._waits = waits
         self._threads = threads
         self._deadline_seconds = deadline_seconds
-        self._queues: dict[Changelog, deque[_Waiting]] = {}
+        self._queues: dict[Changelog, deque[PendingCommit]] = {}
 
-    async def commit(
-        self,
-        changelog: Changelog,
-        updates: Updates | None,
-        files: list[RunFile],
-        transaction: Transaction | None,
-    ) -> int:
-        """The version that these updates became. Cancelling is safe: the commit may take place all the same.
+    async def commit(self, write: PendingCommit) -> int:
+        """The version that it became. Cancelling is safe: it may become one all the same.
 
         Raises:
             DatasetDropped, DataQuarantined: the changelog takes no writes.
@@ -133,25 +130,23 @@ class Commits:
             Unavailable: the disk did not take it; nothing of it is there.
             OutOfBudget: the compactor did not make room until the deadline.
         """
-        only_removes = (updates is None or updates.only_removes) and all(
-            file.retractions + file.tombstones == file.rows for file in files
-        )
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        changelog = write.changelog
         changelog.check_step("write")
+        write.version = asyncio.get_running_loop().create_future()
         queue = self._queues.get(changelog)
         if queue is None:
             queue = self._queues[changelog] = deque()
             # The task begins at the next pass of the loop, when its first commit is queued. It is not awaited:
             # background holds it, and each commit has a future of its own.
             self._background.start(self._run(changelog, queue), f"commits of {changelog.name}")  # type: ignore[unused-awaitable]  # the background keeps the task
-        queue.append(_Waiting(updates, files, transaction, only_removes, done))
-        return await done
+        queue.append(write)
+        return await write.version
 
-    async def _run(self, changelog: Changelog, queue: deque[_Waiting]) -> None:
-        group: list[_Waiting] = []
+    async def _run(self, changelog: Changelog, queue: deque[PendingCommit]) -> None:
+        group: list[PendingCommit] = []
         try:
             while queue:
-                await self._room(changelog, queue[0].rows)
+                await self._room(changelog, queue[0].memory_rows)
                 async with changelog.turn:
                     group = self._next_group(changelog, queue)
                     if group:
@@ -190,50 +185,49 @@ class Commits:
             )
             room.free()
 
-    def _next_group(self, changelog: Changelog, queue: deque[_Waiting]) -> list[_Waiting]:
+    def _next_group(self, changelog: Changelog, queue: deque[PendingCommit]) -> list[PendingCommit]:
         """Take the next commits that go together; answer those that need no new version."""
-        group: list[_Waiting] = []
+        group: list[PendingCommit] = []
         rows = 0
         seen: set[str] = set()
         while queue:
-            waiting = queue[0]
-            if group and (waiting.files or group[0].files or rows + waiting.rows > GROUP_ROWS):
+            write = queue[0]
+            if group and (write.files or group[0].files or rows + write.memory_rows > GROUP_ROWS):
                 break
-            if waiting.transaction is not None and waiting.transaction.id in seen:
+            if write.transaction is not None and write.transaction.id in seen:
                 break  # looked up once the one before it is there
             queue.popleft()
-            if not self._answered(changelog, waiting):
-                group.append(waiting)
-                rows += waiting.rows
-                if waiting.transaction is not None:
-                    seen.add(waiting.transaction.id)
+            if not self._answered(changelog, write):
+                group.append(write)
+                rows += write.memory_rows
+                if write.transaction is not None:
+                    seen.add(write.transaction.id)
         return group
 
-    def _answered(self, changelog: Changelog, waiting: _Waiting) -> bool:
+    def _answered(self, changelog: Changelog, write: PendingCommit) -> bool:
         """Whether the commit was there before, or is refused; then it is answered."""
-        transaction = waiting.transaction
+        transaction = write.transaction
         try:
             changelog.step("write")
             if transaction is None:
                 return False
             version = changelog.transactions.find(transaction)
             if version is not None:
-                waiting.files.clear()
-                waiting.made(version)
+                write.made(version)
                 return True
             changelog.transactions.check_after(transaction)
         except FlightShuffleError as error:
-            waiting.refuse(error)
+            write.refuse(error)
             return True
         return False
 
-    async def _write(self, changelog: Changelog, group: list[_Waiting]) -> None:
+    async def _write(self, changelog: Changelog, group: list[PendingCommit]) -> None:
         now = time.monotonic()
         first, last = changelog.upper + 1, changelog.upper + len(group)
         entries = {
             transaction.id: changelog.transactions.noted(transaction.id, transaction.version, version)
-            for version, waiting in enumerate(group, first)
-            if (transaction := waiting.transaction) is not None
+            for version, write in enumerate(group, first)
+            if (transaction := write.transaction) is not None
         }
         try:
             encode = partial(_encoded, changelog, first, group)
@@ -243,16 +237,15 @@ class Commits:
             await changelog.records.add(
                 StoredVersions(first, last, wall_time(now), block),
                 entries,
-                [file for waiting in group for file in waiting.files],
-                asks=changelog.rule.any_update_counts or any(waiting.removes for waiting in group),
-                of_kept=OF_KEPT_FOR_DELETES if all(waiting.only_removes for waiting in group) else 0.0,
+                [file for write in group for file in write.files],
+                of_kept=OF_KEPT_FOR_DELETES if all(write.only_removes for write in group) else 0.0,
                 then=lambda: self._made(changelog, group, updates, now),
             )
         except RecordGone:
             _refuse(group, changelog.dropped(_REMEDY))
         except DiskTrouble as trouble:
             _log.warning("commit_failed", dataset=changelog.name, trouble=str(trouble))
-            removing = [waiting for waiting in group if waiting.only_removes and trouble.full]
+            removing = [write for write in group if write.only_removes and trouble.full]
             again = removing if len(removing) < len(group) else []
             refusal = (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {changelog.name!r}: the disk did not take the commit: {trouble}; nothing of it was kept, "
@@ -260,39 +253,39 @@ class Commits:
                 dataset=changelog.name,
             )
             closed = changelog.state is ChangelogState.CLOSED
-            others = [waiting for waiting in group if waiting not in again]
+            others = [write for write in group if write not in again]
             _refuse(others, changelog.dropped(_REMEDY) if closed else refusal)
             if again:
                 await self._write(changelog, again)
 
-    def _made(self, changelog: Changelog, group: list[_Waiting], updates: Updates, now: float) -> None:
+    def _made(self, changelog: Changelog, group: list[PendingCommit], updates: Updates, now: float) -> None:
         """The versions of the group are on disk."""
         if changelog.state is ChangelogState.CLOSED:
             _refuse(group, changelog.dropped(_REMEDY))
             return
         first, last = changelog.upper + 1, changelog.upper + len(group)
-        runs: list[Run] = [file for waiting in group for file in waiting.files]
+        runs: list[Run] = [file for write in group for file in write.files]
         if len(updates):
-            runs.append(MemoryRun(updates, first, last, self.memory.reserve(updates.size_bytes)))
+            runs.append(MemoryRun(updates, self.memory.reserve(updates.size_bytes)))
         forgotten: dict[str, int] = {}
-        for version, waiting in enumerate(group, first):
-            if (transaction := waiting.transaction) is not None:
+        for version, write in enumerate(group, first):
+            if (transaction := write.transaction) is not None:
                 forgotten |= changelog.transactions.note((transaction.id, transaction.version), version)
         if forgotten:
             changelog.records.forget(forgotten)
         # Producers before followers: a producer gathers its next rows while followers read.
-        for version, waiting in enumerate(group, first):
-            waiting.made(version)
+        for version, write in enumerate(group, first):
+            write.made(version)
         changelog.published(runs, last, now)
 
 
-def _refuse(group: Iterable[_Waiting], why: FlightShuffleError) -> None:
-    for waiting in group:
-        waiting.refuse(why)
+def _refuse(group: Iterable[PendingCommit], why: FlightShuffleError) -> None:
+    for write in group:
+        write.refuse(why)
 
 
-def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:
-    updates = [waiting.updates for waiting in group if waiting.updates is not None]
+def _is_small(changelog: Changelog, group: list[PendingCommit]) -> bool:
+    updates = [write.updates for write in group if write.updates is not None]
     return (
         len(group) <= IN_LOOP_COMMITS
         and sum(map(len, updates)) <= IN_LOOP_ROWS
@@ -301,14 +294,14 @@ def _is_small(changelog: Changelog, group: list[_Waiting]) -> bool:
     )
 
 
-def _encoded(changelog: Changelog, first: int, group: list[_Waiting]) -> tuple[Updates, bytes]:
+def _encoded(changelog: Changelog, first: int, group: list[PendingCommit]) -> tuple[Updates, bytes]:
     """The group's updates with their versions, and their block. Blocks."""
     versioned = []
-    for version, waiting in enumerate(group, first):
-        if waiting.updates is not None:
-            waiting.updates.versions.fill(version)
-            versioned.append(waiting.updates)
-        for file in waiting.files:
+    for version, write in enumerate(group, first):
+        if write.updates is not None:
+            write.updates.versions.fill(version)
+            versioned.append(write.updates)
+        for file in write.files:
             file.commit(version)
     updates = Updates.joined(changelog.layout, versioned)
     return updates, changelog.records.block(lambda: to_block(updates).to_pybytes()) if len(updates) else b""

@@ -4,66 +4,73 @@ Guarantee: neither changes a snapshot or deltas of a version that can be asked f
 a thread, hold no lock while they do, and change nothing until their result is published. They know contents and run
 files alone.
 
-Folds
-    A :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and writes these
-    to files as the bases of new ranges of about ``RANGE_ROWS`` or ``RANGE_BYTES``. Later updates stay in the recent
-    runs. It ends after ``STEP_ROWS`` or ``STEP_BYTES``, behind a whole key, and the next fold goes on there; the rest
-    of its last range is a range of its own then, with the old base. A hash that is too large for a slice is folded in
-    pieces (``folding``), to a range of its own. A :class:`Rewrite` of all rows there are, all in memory, may fold them.
+A :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and writes these to
+the bases of new ranges of about ``RANGE_ROWS`` or ``RANGE_BYTES``; in memory there is one of all hashes. Later updates
+stay in the recent runs. A hash that is too large for a slice is folded in pieces (``folding``), to a range of its own.
+A :class:`Rewrite` leaves dead rows out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from flight_server.memory import MemoryPool
 from flight_server.records import BegunFold
 
 from . import views
-from .contents import Contents, Range
-from .folding import added_up, in_pieces, left_by, pieces, rule_pieces
+from .contents import Contents, Range, Source
+from .folding import added_up, folded, in_pieces, pieces, rule_pieces
 from .rules import Rule
-from .runs import MAX_HASH, MemoryRun, Run, RunFile, RunWriter, Updates
+from .runs import MAX_HASH, Layout, MemoryRun, Run, RunFile, Updates, of_block, to_block
 from .views import slice_end
 
 RANGE_ROWS = 64 << 10
 RANGE_BYTES = 8 << 20
-STEP_ROWS = 4 * RANGE_ROWS
-STEP_BYTES = 4 * RANGE_BYTES
 
-NewFile = Callable[[], RunWriter]
+NewFile = Callable[[], RunFile]
 
 
 def range_rows(contents: Contents) -> int:
     """How many rows a range is to have: fewer if they are large."""
-    size_bytes = contents.bases.size_bytes + sum(run.size_bytes for run in contents.recent)
-    return min(RANGE_ROWS, RANGE_BYTES * contents.rows // max(1, size_bytes))
+    return min(RANGE_ROWS, RANGE_BYTES * contents.rows // max(1, contents.size_bytes))
 
 
 class Work:
-    """A fold or a rewrite: iterate over ``steps``, each of which blocks for one slice and says about how many rows it
-    read; then publish. One that is given up leaves no file (``runs.run_files``).
+    """A fold or a rewrite that was begun: do the ``steps``, each of which blocks for one slice and says about how many
+    rows it read; then publish. One that is given up is closed, and leaves no file (``runs.run_files``).
 
     Args:
         begun: of a fold.
-        new_file: makes the writer of a file; None for a result in memory.
+        new_file: makes a file; None for a result in memory, which ``memory`` counts.
     """
 
-    def __init__(
-        self, contents: Contents, begun: BegunFold | None, rule: Rule, new_file: NewFile | None
-    ) -> None:
-        self.contents = contents
-        self.layout = contents.bases.layout
-        self.begun = begun
-        self.rest: BegunFold | None = None  # of the fold, which another one does
-        self.to_file = new_file is not None
-        self._rule = rule
-        self._new_file = new_file
-        self._writer: RunWriter | None = None
+    in_memory = False  # whether it rewrites runs in memory
+    busy = False  # whether its next slice is being done
 
-    def steps(self) -> Iterator[int]:
+    def __init__(
+        self,
+        layout: Layout,
+        sources: Sequence[Source],
+        begun: BegunFold | None,
+        new_file: NewFile | None,
+        memory: MemoryPool,
+    ) -> None:
+        self.layout = layout
+        self.begun = begun
+        self.to_file = new_file is not None
+        self.steps = self._slices(sources)  # which are released with the last one
+        self._new_file = new_file
+        self._memory = memory
+        self._file: RunFile | None = None
+        self._parts: list[Updates] = []
+
+    def close(self) -> None:
+        """Give it up."""
+        self.steps.close()
+
+    def _slices(self, sources: Sequence[Source]) -> Generator[int, None, None]:
         """Raises Damaged, DiskTrouble, OSError."""
         raise NotImplementedError
 
@@ -72,141 +79,103 @@ class Work:
         raise NotImplementedError
 
     def _write(self, updates: Updates) -> None:
-        """To the file, behind all before."""
-        if len(updates):
-            if self._writer is None:
-                assert self._new_file is not None
-                self._writer = self._new_file()
-            self._writer.add(updates)
+        """Behind all before."""
+        if self._new_file is None:
+            self._parts.append(updates)
+        elif len(updates):
+            self._file = self._file or self._new_file()
+            self._file.add(updates)
 
-    def _written(self) -> RunFile | None:
-        writer, self._writer = self._writer, None
-        return None if writer is None else writer.finish()
+    def _written(self) -> Run | None:
+        """What was written; None if nothing was."""
+        if self._new_file is None:
+            updates = Updates.in_order(self.layout, self._parts)
+            room = self._memory.reserve(updates.size_bytes)
+            return MemoryRun(updates, room) if len(updates) else None
+        file, self._file = self._file, None
+        return None if file is None else file.finish()
 
 
 class Fold(Work):
-    """See "Folds"."""
+    """A fold."""
 
-    def __init__(self, contents: Contents, begun: BegunFold, *, rule: Rule, new_file: NewFile) -> None:
-        super().__init__(contents, begun, rule, new_file)
+    def __init__(
+        self, contents: Contents, begun: BegunFold, rule: Rule, new_file: NewFile | None, memory: MemoryPool
+    ) -> None:
+        super().__init__(contents.bases.layout, contents.sources, begun, new_file, memory)
         self._fold = begun
+        self._rule = rule
         self._made: list[Range] = []
         self._next = begun.low  # where the next range begins
 
-    def steps(self) -> Iterator[int]:
-        fold, sources = self._fold, self.contents.sources
-        low, rows, size_bytes = fold.low, 0, 0
-        while low <= fold.high and rows < STEP_ROWS and size_bytes < STEP_BYTES:
+    def _slices(self, sources: Sequence[Source]) -> Generator[int, None, None]:
+        fold, low = self._fold, self._fold.low
+        while low <= fold.high:
             slice_rows = min(views.SLICE_ROWS, max(1, RANGE_ROWS // 2))
             high, large = slice_end(sources, slice_rows, low, 2 * views.SLICE_BYTES)
             high = min(high, fold.high)
             parts = [part for each in sources for part in each.parts_between(low, high)]
             if large:
-                if self._next < low:
-                    self._end_range(low - 1)
+                self._end_range(low - 1)
                 whole = partial(rule_pieces, self.layout, parts, views.SLICE_BYTES, fold.upto)
-                for left in in_pieces(whole, self._rule.rounds, partial(left_by, fold, self._rule)):
+                for left in in_pieces(whole, self._rule.rounds, partial(folded, fold, self._rule)):
                     yield 0 if left is None else self._add(left)
                 self._end_range(low)
-                size_bytes += STEP_BYTES // 2
             else:
                 updates = Updates.joined(self.layout, parts)
-                self._add(left_by(fold, self._rule, updates))
-                writer = self._writer
-                if writer is not None and (writer.rows >= RANGE_ROWS or writer.size_bytes >= RANGE_BYTES):
+                self._add(folded(fold, self._rule, updates))
+                file = self._file
+                if file is not None and (file.rows >= RANGE_ROWS or file.size_bytes >= RANGE_BYTES):
                     self._end_range(high)
-                rows, size_bytes = rows + len(updates), size_bytes + updates.size_bytes
                 yield len(updates)
             low = high + 1
-        if self._next < low:
-            self._end_range(low - 1)
-        self.rest = fold._replace(low=low, to_file=1) if low <= fold.high else None
+        self._end_range(fold.high)
 
     def _add(self, left: Updates) -> int:
         self._write(left.where(left.versions <= self._fold.since))
         return len(left)
 
     def _end_range(self, high: int) -> None:
-        self._made.append(Range.of(self._next, high, self._fold.since, self._written()))
-        self._next = high + 1
+        """The range ends at this hash, unless it is in memory and others follow."""
+        if self._next <= high and (self.to_file or high == self._fold.high):
+            base, block = self._written(), None
+            if isinstance(base, MemoryRun):
+                block = to_block(base.updates).to_pybytes()
+                base.updates = of_block(self.layout, block)  # which has no memory beside
+            self._made.append(Range(self._next, high, self._fold.since, base, block))
+            self._next = high + 1
 
     def published(self, contents: Contents) -> Contents:
         return contents.folded(self._made)
 
 
 class Rewrite(Work):
-    """Recent runs become one, without dead rows.
-
-    Args:
-        runs: recent ones; of a fold all rows that there are, all in memory.
-        memory: counts a result in memory.
-    """
+    """Recent runs become one, without dead rows."""
 
     def __init__(
-        self,
-        contents: Contents,
-        runs: Sequence[Run],
-        *,
-        begun: BegunFold | None = None,
-        rule: Rule,
-        new_file: NewFile | None,
-        memory: MemoryPool,
+        self, contents: Contents, runs: Sequence[Run], new_file: NewFile | None, memory: MemoryPool
     ) -> None:
-        super().__init__(contents, begun, rule, new_file)
-        self.runs = runs
-        self._memory = memory
-        self._sources = replace(contents, recent=tuple(runs)).alive
-        self._result: list[Run] = []
+        sources = replace(contents, recent=tuple(runs)).alive
+        super().__init__(contents.bases.layout, sources, None, new_file, memory)
+        self.in_memory = all(isinstance(run, MemoryRun) for run in runs)
+        self._runs = runs
+        self._result: Run | None = None
 
-    def steps(self) -> Iterator[int]:
+    def _slices(self, sources: Sequence[Source]) -> Generator[int, None, None]:
         if not self.to_file:
-            yield self._in_memory()
-            return
-        low = 0
+            whole = Updates.joined(self.layout, [each.between(0, MAX_HASH) for each in sources])
+            self._write(added_up(whole))
+            yield len(whole)
+        low = 0 if self.to_file else MAX_HASH + 1
         while low <= MAX_HASH:
-            high, _ = slice_end(self._sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
-            parts = [part for each in self._sources for part in each.parts_between(low, high)]
+            high, _ = slice_end(sources, views.SLICE_ROWS, low, 2 * views.SLICE_BYTES)
+            parts = [part for each in sources for part in each.parts_between(low, high)]
             for updates in pieces(self.layout, parts, 2 * views.SLICE_BYTES):
                 self._write(added_up(updates))
                 yield len(updates)
             low = high + 1
-        file = self._written()
-        self._result = [] if file is None else [file]
-
-    def _in_memory(self) -> int:
-        whole = Updates.joined(self.layout, [each.between(0, MAX_HASH) for each in self._sources])
-        left = added_up(whole) if self.begun is None else left_by(self.begun, self._rule, whole)
-        if len(left):
-            # Of all rows that these runs stand for, also of those that an earlier fold has left out: what made them
-            # garbage stays in the records as long as they do.
-            first = min(run.first_version for run in self.runs)
-            room = self._memory.reserve(left.size_bytes)
-            self._result = [MemoryRun(left, first, int(whole.versions.max()), room)]
-        return len(whole)
+        self._result = self._written()
 
     def published(self, contents: Contents) -> Contents:
-        since = contents.recent_since if self.begun is None else self.begun.since
-        return contents.rewritten(self.runs, self._result, since)
-
-
-@dataclass(eq=False)
-class Going:
-    """Work that was begun.
-
-    Args:
-        in_memory: whether it works on runs in memory.
-        alone: whether no other work goes on meanwhile.
-        busy: its next slice is being done.
-    """
-
-    work: Work | None
-    steps: Iterator[int]
-    in_memory: bool
-    alone: bool
-    busy: bool = False
-
-    def take(self) -> Work:
-        """The work, once, to be released."""
-        work, self.work, self.steps = self.work, None, iter(())
-        assert work is not None
-        return work
+        runs, self._runs = self._runs, []
+        return contents.rewritten(runs, [] if self._result is None else [self._result])

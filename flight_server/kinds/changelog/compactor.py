@@ -5,8 +5,7 @@ without new input until nothing is left to fold.
 
 At once
     Two duties take the changelogs that are due, one after the other, and do the next slice of each work that no other
-    one does. A changelog has at most one work on its runs in memory and one on its files; a fold in memory goes on
-    alone.
+    one does. A changelog has at most one rewrite of runs in memory, and one fold or rewrite of files.
 
 Few rows
     Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each.
@@ -37,14 +36,13 @@ import structlog
 from flight_server.concurrency import in_thread
 from flight_server.memory import MemoryPool
 from flight_server.protocol import DataQuarantined, DatasetDropped
-from flight_server.records import DiskTrouble, RecordGone, StoredRange
+from flight_server.records import BegunFold, DiskTrouble, RecordGone
 
 from . import planning
 from .changelog import OF_KEPT_FOR_FOLDS, Changelog, ChangelogState
-from .compaction import Going, Rewrite
-from .contents import Contents
-from .planning import Amounts, Plan, few_runs, plan_files, plan_left_over, plan_memory
-from .runs import Damaged, MemoryRun, RunFile, RunWriter
+from .compaction import Fold, Rewrite, Work
+from .planning import Amounts, Plan, few_runs, plan_left_over, plans
+from .runs import Damaged, MemoryRun, RunFile
 
 DUTIES = 2
 TICK_SECONDS = 0.02
@@ -52,10 +50,9 @@ TROUBLE_SECONDS = 5.0
 SOON_SECONDS = 0.1
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_SECONDS = 0.5
-"""Old rows that are too few for a fold wait so long, and the delay at least, for more of them."""
 IDLE_DELAYS = 2
 SLOW_ROWS = 64 << 10
-"""So many rows a second are read by folds of too few old rows, of all changelogs together."""
+"""See "Too few old rows"."""
 
 _log = structlog.get_logger("flight_server.kinds.changelog.compactor")
 
@@ -89,8 +86,8 @@ class Compactor:
             return
         runs = few_runs(contents)
         if runs and changelog.layout.is_simple:
-            work = Rewrite(contents, runs, rule=changelog.rule, new_file=None, memory=self._memory)
-            for _ in work.steps():
+            work = Rewrite(contents, runs, None, self._memory)
+            for _ in work.steps:
                 pass
             changelog.compacted(work.published(contents))
 
@@ -139,19 +136,19 @@ class Compactor:
             return
         try:
             await self._begin(changelog)
-            for going in list(changelog.working):
-                if going.busy or going not in changelog.working:
+            for work in list(changelog.working):
+                if work.busy or work not in changelog.working:
                     continue  # another duty does it, or did it, while this one was at the work before
-                going.busy = True
+                work.busy = True
                 try:
-                    await self._work(changelog, going)
+                    await self._work(changelog, work)
                 except BaseException:
                     # Its steps have ended, and would look as if they had come to their end.
-                    if going in changelog.working:
-                        changelog.working.remove(going)
+                    if work in changelog.working:
+                        changelog.working.remove(work)
                     raise
                 finally:
-                    going.busy = False
+                    work.busy = False
         except (DiskTrouble, OSError, MemoryError) as trouble:
             _log.warning("compaction_failed", dataset=changelog.name, trouble=str(trouble))
             self.abandon(changelog)
@@ -169,62 +166,40 @@ class Compactor:
 
     async def _begin(self, changelog: Changelog) -> None:
         going = changelog.working
-        if changelog in self._planning or len(going) == 2 or any(each.alone for each in going):
+        if changelog in self._planning or len(going) == 2:
             return
-        if not (
-            changelog.contents.recent
-            or changelog.begun is not None
-            or changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
-            or changelog.contents.bases.shared.any()
-        ):
+        if not (changelog.contents.recent or changelog.begun or changelog.records.size_bytes):
             return
         now = time.monotonic()
         self._planning.add(changelog)
         try:
-            amounts = Amounts(changelog.contents, changelog.advanced_since(now), changelog.rule)
-            in_files = _has_files(changelog.contents)
-            if in_files:
-                await in_thread(self._threads, amounts.count)
+            short = self._memory.available_bytes == 0 or self._memory.waiting > 0
+            since = changelog.advanced_since(now)
+            amounts = Amounts(changelog.contents, since, changelog.rule, short=short)
+            await in_thread(self._threads, amounts.count)
             # In the turn no commit is written: the next one brings along what began before it.
             async with changelog.turn:
-                if in_files:
-                    self._begin_counted(changelog, amounts, now)
-                elif _has_files(changelog.contents):  # meanwhile
-                    self.poke(changelog)
-                else:
-                    # What is folded in memory are all rows that there are when it begins.
-                    amounts = Amounts(changelog.contents, amounts.since, changelog.rule)
-                    amounts.count()
-                    self._begin_counted(changelog, amounts, now)
+                self._begin_counted(changelog, amounts, now)
         finally:
             self._planning.discard(changelog)
 
     def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
-        going = changelog.working
-        contents, counted = changelog.contents, amounts.contents
+        going, contents, counted = changelog.working, changelog.contents, amounts.contents
         if contents.bases is not counted.bases or not set(counted.recent) <= set(contents.recent):
             self.poke(changelog)  # other work was published meanwhile, or the changelog is closed
             return
         self._look_at(changelog, amounts.recount_at)
-        short = self._memory.available_bytes == 0 or self._memory.waiting > 0
-        memory: Plan | None = None
-        files: Plan | None = None
-        full = changelog.full_until > now
-        if full and not going:
-            files = amounts.fold(idle=True)
-        if not full and not any(each.in_memory for each in going):
-            records = changelog.records
-            memory = plan_memory(amounts, records.size_bytes, folds=len(records.folds), short=short)
-        if not full and all(each.in_memory for each in going):
+        if changelog.full_until > now:
+            memory, files = None, None if going else amounts.fold(idle=True)
+        else:
+            memory, files = plans(amounts, changelog.records.size_bytes)
             # Readers see the keys of a begun fold as folded, so the duty ends that before it begins planned work.
-            files = Plan((0, 0)) if changelog.begun is not None else plan_files(amounts)
-            if files is None and not going and not (memory is not None and memory.alone):
+            files = files if changelog.begun is None else Plan((0, 0))
+            if files is None and not going:
                 files = self._left_over(changelog, amounts, now)
         for plan in (memory, files):
             # Two works on the same runs would both put their rows there.
-            if plan is not None and not any(
-                each.alone or plan.alone or each.in_memory == plan.in_memory for each in going
-            ):
+            if plan is not None and not any(each.in_memory == plan.in_memory for each in going):
                 self.start(changelog, plan, changelog.advanced_since(time.monotonic()))
 
     def _left_over(self, changelog: Changelog, amounts: Amounts, now: float) -> Plan | None:
@@ -238,84 +213,82 @@ class Compactor:
             changelog.upper if held is None else held
         ):
             self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
-        waited, records_bytes = changelog.waited, changelog.records.size_bytes
+        waited = changelog.waited
         waited.look(amounts.since, now, patience)
-        plan = plan_left_over(amounts, waited.upto, records_bytes, idle=idle_at <= now)
+        plan = plan_left_over(amounts, waited.upto, idle=idle_at <= now)
         if plan is not None and self._slow_at <= now:
             self._slow_at = now + plan.cost_rows / SLOW_ROWS
             return plan
         if plan is not None:
             self._look_at(changelog, self._slow_at)
-        elif amounts.old.any() or records_bytes > planning.QUIET_RECORDS_BYTES:
+        elif amounts.old.any():
             self._look_at(changelog, max(min(waited.next_at, idle_at), now + TICK_SECONDS))
         return None
 
-    def start(self, changelog: Changelog, plan: Plan, since: int) -> Going:
-        """Begin this work; ``since``: the version up to which compaction may go."""
-        if plan.folds:
+    def start(self, changelog: Changelog, plan: Plan, since: int) -> Work:
+        """Begin this work; ``since``: the version up to which compaction may go. In the changelog's turn."""
+        contents, begun = changelog.contents, changelog.begun
+        make = partial(RunFile.make, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS)
+        new_file = make if plan.to_file else None
+        work: Work
+        if plan.ranges is None:
+            work = Rewrite(contents, plan.runs, new_file, self._memory)
+        else:
             changelog.since = max(changelog.since, since)
-        work = plan.begin(
-            changelog.contents,
-            changelog.begun,
-            changelog.since,
-            changelog.upper,
-            rule=changelog.rule,
-            new_file=partial(RunWriter, changelog.folder, changelog.layout, of_kept=OF_KEPT_FOR_FOLDS),
-            memory=self._memory,
-        )
-        if work.begun is not None and changelog.begun is None:
-            changelog.begun = work.begun
-            changelog.records.begin(work.begun)
-        changelog.working.append(Going(work, work.steps(), plan.in_memory, plan.alone))
-        return changelog.working[-1]
+            if begun is None:
+                first, last = (contents.bases.ranges[place] for place in plan.ranges)
+                # It knows all versions up to the newest, also those without rows.
+                begun = BegunFold(changelog.upper, changelog.since, first.low, last.high)
+                changelog.begun = begun
+                changelog.records.begin(begun)
+            work = Fold(contents, begun, changelog.rule, new_file, self._memory)
+        changelog.working.append(work)
+        return work
 
-    async def _work(self, changelog: Changelog, going: Going) -> None:
-        if await in_thread(self._threads, next, going.steps, None) is None:
-            await self.publish(changelog, going)
+    async def _work(self, changelog: Changelog, work: Work) -> None:
+        if await in_thread(self._threads, next, work.steps, None) is None:
+            await self.publish(changelog, work)
         self.poke(changelog)
 
-    async def publish(self, changelog: Changelog, going: Going) -> None:
+    async def publish(self, changelog: Changelog, work: Work) -> None:
         """Put the result in its place, on disk and in memory. Raises DiskTrouble, RecordGone: nothing was changed."""
-        work = going.take()
-        folds, rest = work.begun is not None, work.rest
         async with changelog.turn:
             changelog.step("compact")
             before = changelog.contents
             contents = await in_thread(self._threads, work.published, before)
 
             def replace() -> None:
-                if going in changelog.working:  # not given up while the records took it
-                    changelog.working.remove(going)
+                if work in changelog.working:  # not given up while the records took it
+                    changelog.working.remove(work)
                 if changelog.state is not ChangelogState.CLOSED:
                     changelog.compacted(contents)
-                if folds:
-                    changelog.begun = rest
+                if work.begun is not None:
+                    changelog.begun = None
 
-            if work.to_file:
+            if work.to_file or work.begun is not None:
                 in_memory = [run.first_version for run in contents.recent if isinstance(run, MemoryRun)]
                 await changelog.records.publish(
-                    [run for run in contents.runs if isinstance(run, RunFile)],
-                    [
-                        StoredRange(each.low, each.since, None if each.base is None else each.base.name)
-                        for each in contents.bases.ranges
-                    ],
+                    contents.files,
+                    [each.stored for each in contents.bases.ranges],
                     changelog.since,
-                    min(in_memory, default=changelog.upper + 1) - 1,
-                    folds=[rest] if rest is not None else [] if folds else None,
+                    # What is older than all ranges' is in their bases.
+                    max(min(in_memory, default=changelog.upper + 1) - 1, int(contents.bases.sinces.min())),
+                    folded=work.begun is not None,
                     then=replace,
                 )
             else:
                 replace()
-        # To unmap large files takes tens of milliseconds, so the last references go in a thread.
-        last: list[object] = [before, work]
-        del before, work
+        # To unmap large files takes tens of milliseconds, so the last reference goes in a thread.
+        last = [before]
+        del before
         await in_thread(self._threads, last.clear)
 
     @staticmethod
     def abandon(changelog: Changelog) -> None:
         """Give up all work but what another duty does; its files go."""
-        for going in [each for each in changelog.working if not each.busy]:
-            changelog.working.remove(going)
+        for work in [each for each in changelog.working if not each.busy]:
+            changelog.working.remove(work)
+            work.close()
 
     def _look_at(self, changelog: Changelog, when: float) -> None:
         if when < self._times.get(changelog, math.inf):
@@ -323,7 +296,3 @@ class Compactor:
             self._entered += 1
             heapq.heappush(self._entries, (when, self._entered, weakref.ref(changelog)))
             self._wake.set()
-
-
-def _has_files(contents: Contents) -> bool:
-    return any(isinstance(run, RunFile) for run in contents.runs)

@@ -10,9 +10,8 @@ Begun folds
 Large keys
     The updates of one hash may be too many to be held at once. They are sorted by row, so all runs can be cut at the
     same rows: in halves, until each piece is small (:func:`pieces`). Each has all updates of its rows, and all
-    tombstones of the hash, which delete rows of any piece. A rule learns what other pieces have by sums
-    (``rules.ranked``), so :func:`in_pieces` shows it all of them a few times and holds one. A function with ``totals``
-    takes such a piece.
+    tombstones of the hash, which delete rows of any piece. :func:`in_pieces` shows a rule all of them a few times and
+    holds one. A function with ``totals`` takes such a piece.
 
 Deletes
     A tombstone deletes the updates of its key whose versions are below its own, also retractions that wait for their
@@ -27,6 +26,7 @@ Deletes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from flight_server.records import BegunFold
 
-from .rules import Groups, Kept, KeyTotals, Rule
+from .rules import Counts, Groups, Kept, Rule
 from .runs import DELETE, Layout, Updates, rows_at
 
 MAX_PROBED_ROWS = 64
@@ -65,7 +65,7 @@ class Distinct:
     firsts: Numbers
     keys: Numbers
     ends: Numbers | None = None
-    totals: KeyTotals | None = None
+    totals: PieceTotals | None = None
 
     @classmethod
     def of(cls, updates: Updates, totals: PieceTotals | None = None) -> Distinct:
@@ -93,33 +93,60 @@ class Distinct:
         return self.summed(np.where(in_force, diffs, 0))
 
     def groups(self, counts: Numbers) -> Groups:
-        return Groups(self.rows, self.keys, counts, self.totals)
+        return Groups(self.rows, self.keys, counts, None if self.totals is None else self.totals.ask)
 
 
-class PieceTotals(KeyTotals):
-    """The totals of the pieces of one hash."""
+class PieceTotals:
+    """Sums over the keys of a hash that comes in pieces, one behind the other, several times: in rounds.
+
+    A rule learns about other rows of a key only by sums over the key and over its rows up to one. It asks the same of
+    each piece, one sum after the other. What it asks of the second round may depend on totals of the first one, and so
+    on; after ``Rule.rounds`` of them all totals are right.
+    """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._end: Updates | None = None  # the last row of the piece before
+        self._before: Counter[tuple[int, int]] = (
+            Counter()
+        )  # of this round's earlier pieces, by question and key
+        self.begin_round()
 
     def begin_round(self) -> None:
-        super().begin_round()
-        self._end = None
+        self._totals, self._before = self._before, Counter()
+        self._first = self._last = self._question = 0
+        self._end: list[Updates] = []  # the last row of the piece before
 
     def begin(self, piece: Updates) -> None:
         """The next piece has these updates, which are no tombstones."""
-        continues = False
-        if self._end is not None:
-            continues = len(Updates.in_order(piece.layout, [self._end, piece.slice(0, 1)]).key_starts) == 1
-        self.begin_piece(len(piece.key_starts), continues=continues)
-        self._end = piece.slice(len(piece) - 1, len(piece))
+        border = Updates.in_order(piece.layout, [*self._end, piece.slice(0, 1)])
+        self._first = self._last + len(border.key_starts) - 1 if self._end else 0
+        self._last = self._first + len(piece.key_starts) - 1
+        self._question = 0
+        self._end = [piece.slice(len(piece) - 1, len(piece))]
+
+    def ask(self, sums: Counts) -> tuple[Counts, Counts]:
+        """See :class:`Groups`."""
+        totals, before = sums.copy(), np.zeros_like(sums)
+        for place in {0, len(sums) - 1}:
+            at = self._question, self._first + place
+            totals[place], before[place] = self._totals[at], self._before[at]
+            self._before[at] += int(sums[place])
+        self._question += 1
+        return totals, before
 
 
-def kept_at(updates: Updates, version: int, rule: Rule, totals: PieceTotals | None = None) -> Kept:
-    """The rows that the rule keeps at a version."""
+def shown(
+    updates: Updates, after: int | None, upto: int, rule: Rule, totals: PieceTotals | None = None
+) -> Kept:
+    """The rows that the rule keeps at the version ``upto`` or, if ``after`` is not None, those whose count differs
+    between the two versions, and by how much.
+    """
     distinct = Distinct.of(updates, totals)
-    return rule.kept(distinct.groups(distinct.counts(version)))
+    now = rule.kept(distinct.groups(distinct.counts(upto)))
+    if after is None:
+        return now
+    changes = now.counts - rule.kept(distinct.groups(distinct.counts(after))).counts
+    (differ,) = changes.nonzero()
+    return Kept(rows_at(distinct.rows, differ), changes[differ])
 
 
 def copies(kept: Kept, start: int, max_rows: int) -> tuple[pa.RecordBatch, bool]:
@@ -131,16 +158,6 @@ def copies(kept: Kept, start: int, max_rows: int) -> tuple[pa.RecordBatch, bool]
     ends = np.cumsum(kept.counts)
     places = np.arange(start, min(start + max_rows, int(ends[-1])))
     return kept.rows.take(pa.array(np.searchsorted(ends, places, "right"))), start + max_rows < int(ends[-1])
-
-
-def deltas(updates: Updates, after: int, upto: int, rule: Rule, totals: PieceTotals | None = None) -> Kept:
-    """The rows whose count in the kept collection differs between two versions, and by how much."""
-    distinct = Distinct.of(updates, totals)
-    before = rule.kept(distinct.groups(distinct.counts(after)))
-    now = rule.kept(distinct.groups(distinct.counts(upto)))
-    changes = now.counts - before.counts
-    (differ,) = changes.nonzero()
-    return Kept(rows_at(distinct.rows, differ), changes[differ])
 
 
 def emitted(updates: Updates, after: int, upto: int, rule: Rule, layout: Layout) -> Updates:
@@ -190,17 +207,11 @@ def compacted(updates: Updates, since: int, rule: Rule, totals: PieceTotals | No
     return Updates.joined(updates.layout, [kept.where(stays), tombstones])
 
 
-def left_by(fold: BegunFold, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
-    """What a fold leaves of its keys, of which these are all updates."""
-    return compacted(updates.where(updates.versions <= fold.upto), fold.since, rule, totals)
-
-
-def left_and_later(
-    fold: BegunFold, rule: Rule, updates: Updates, totals: PieceTotals | None = None
-) -> Updates:
-    """The same, and what came later."""
-    later = updates.where(updates.versions > fold.upto)
-    return Updates.joined(updates.layout, [left_by(fold, rule, updates, totals), later])
+def folded(fold: BegunFold, rule: Rule, updates: Updates, totals: PieceTotals | None = None) -> Updates:
+    """What a fold leaves of its keys, of which these are all updates, and what came later."""
+    known = updates.versions <= fold.upto
+    left = compacted(updates.where(known), fold.since, rule, totals)
+    return Updates.joined(updates.layout, [left, updates.where(~known)])
 
 
 def added_up(updates: Updates) -> Updates:

@@ -21,7 +21,7 @@ Folds
     little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
-    most ``RANGE_ROWS`` together. The rest of a range of which a fold took the beginning is always due.
+    most ``RANGE_ROWS`` together.
 
 Rewrites
     Recent runs of about the same size, each at most ``RATIO`` times the smaller ones together, become one when there
@@ -30,9 +30,8 @@ Rewrites
     that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
-    While all rows are in memory, and few, they are folded there. Runs in memory become one file when they are large,
-    when the records have many bytes of rows that no file has (fewer, if nothing is put any more) or many folds, or when
-    memory is short.
+    While all rows are few, and memory is not short, the base of all is in memory. Recent runs in memory become one file
+    when they are large, when the records have many bytes of rows that no base and no file has, or when memory is short.
 """
 
 from __future__ import annotations
@@ -40,32 +39,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flight_server.keys import unique
-from flight_server.memory import MemoryPool
-from flight_server.records import BegunFold
 
 from . import compaction
-from .compaction import Fold, NewFile, Rewrite, Work
 from .contents import Contents
 from .rules import Rule
-from .runs import MemoryRun, Question, Run
+from .runs import Counts, MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
-MEMORY_FOLD_ROWS = 1 << 10
+MEMORY_FOLD_ROWS = 4 << 10
 FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
+BASE_BYTES = 1 << 20
+"""A base in memory is at most so large, because each fold writes it to the records."""
 RECORDS_BYTES = 8 << 20
-RECORDS_FOLDS = 64
-"""A start repeats so many folds in memory at most, each in about a millisecond or as its rows take."""
-QUIET_RECORDS_BYTES = 256 << 10
-"""So many if nothing is put any more."""
 FEW_ROWS = 256
 FEW_BYTES = 64 << 10
 MANY_FILES = 24
@@ -76,55 +69,30 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """Work that is due: a fold to files of the ranges from the first place to the last, or a rewrite of recent runs, in
-    memory or files. ``alone``: these are all rows that there are, and are folded in memory, while no other work goes
-    on. ``cost_rows``: as rows that it reads.
+    """Work that is due: a fold of the ranges from the first place to the last, or a rewrite of recent runs, all in
+    memory or all files. ``cost_rows``: as rows that it reads.
     """
 
     ranges: tuple[int, int] | None = None
     runs: tuple[Run, ...] = ()
-    in_memory: bool = False
     to_file: bool = True
     cost_rows: int = 0
-    alone: bool = False
 
     @property
-    def folds(self) -> bool:
-        return self.alone or self.ranges is not None
-
-    def begin(
-        self,
-        contents: Contents,
-        begun: BegunFold | None,
-        since: int,
-        upper: int,
-        *,
-        rule: Rule,
-        new_file: NewFile,
-        memory: MemoryPool,
-    ) -> Work:
-        """The work. ``begun``: a fold that was not done to its end, and comes before any other. Else one folds up to
-        ``since``, and knows all versions up to ``upper``, also those without rows.
-        """
-        runs = contents.recent if self.alone else self.runs  # of all that its upper bound knows
-        rewrite = partial(Rewrite, contents, runs, rule=rule, memory=memory)
-        if not self.folds:
-            return rewrite(new_file=new_file if self.to_file else None)
-        if begun is None:
-            first, last = self.ranges or (0, len(contents.bases.ranges) - 1)
-            low, high = contents.bases.ranges[first].low, contents.bases.ranges[last].high
-            begun = BegunFold(upper, int(not self.alone), since, low, high)
-            if self.alone:
-                return rewrite(new_file=None, begun=begun)
-        return Fold(contents, begun, rule=rule, new_file=new_file)
+    def in_memory(self) -> bool:
+        """Whether it is a rewrite of runs in memory."""
+        return self.ranges is None and all(isinstance(run, MemoryRun) for run in self.runs)
 
 
 class Amounts:
-    """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far."""
+    """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far;
+    ``short``: memory is short.
+    """
 
-    def __init__(self, contents: Contents, since: int, rule: Rule) -> None:
+    def __init__(self, contents: Contents, since: int, rule: Rule, *, short: bool = False) -> None:
         self.contents = contents
         self.since = since
+        self.short = short
         self._rule = rule
         self.base = contents.bases.range_rows
         self.alive = np.zeros_like(self.base)
@@ -136,13 +104,12 @@ class Amounts:
     def count(self) -> None:
         """Count. Blocks, if there are files. Raises Damaged, OSError."""
         bases, rule = self.contents.bases, self._rule
-        olds = np.maximum(bases.sinces, self.contents.recent_since)
         ends_keys = (
             (lambda updates: rule.ends_keys(updates.rows) & (updates.diffs > 0))
             if rule.may_end_keys
             else None
         )
-        question = Question(bases.lows, bases.sinces, olds, self.since, ends_keys)
+        question = Counts(bases.lows, bases.sinces, self.since, ends_keys)
         ending = []
         for run in self.contents.recent:
             counts = run.counts(question)
@@ -155,15 +122,11 @@ class Amounts:
         waiting = [0 if each.base is None else each.base.retractions for each in bases.ranges]
         self.weights += 2 * np.minimum(self.old, waiting)
         hashes = unique(*ending)
-        if len(hashes):
-            rows = bases.counts_of(hashes)
-            if self.of_memory:
-                rows = np.sum([run.counts_of(hashes) for run in self.contents.recent], axis=0)
-            np.add.at(self.weights, bases.numbers_of(hashes), 2 * rows)
+        np.add.at(self.weights, bases.numbers_of(hashes), 2 * bases.counts_of(hashes))
 
     @property
-    def files(self) -> list[Run]:
-        return [run for run in self.contents.recent if not isinstance(run, MemoryRun)]
+    def files(self) -> tuple[Run, ...]:
+        return tuple(run for run in self.contents.recent if not isinstance(run, MemoryRun))
 
     @property
     def in_memory(self) -> tuple[Run, ...]:
@@ -171,30 +134,29 @@ class Amounts:
 
     @property
     def of_memory(self) -> bool:
-        """Whether a fold takes place in memory."""
-        return not self.base.any() and not self.files and int(self.alive.sum()) <= MEMORY_ROWS
+        """Whether the base of all rows may be in memory."""
+        rows, size_bytes = int(self.base.sum() + self.alive.sum()), self.contents.size_bytes
+        return not self.short and rows <= MEMORY_ROWS and size_bytes <= BASE_BYTES
 
     def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
         """The next fold, if one is due. ``waited``: the version up to which old rows have waited; ``idle``: nothing has
         been put for some time.
         """
-        bases, count = self.contents.bases, len(self.base)
-        if self.of_memory:
-            return self._fold_in_memory(slow=self.contents.recent_since < waited, idle=idle)
+        bases, count, of_memory = self.contents.bases, len(self.base), self.of_memory
         rows = self.base + self.alive
-        costs = rows + FILE_ROWS // count
+        beside = MEMORY_FOLD_ROWS if of_memory else FILE_ROWS // count
+        costs = rows + beside
         due = (self.weights >= costs) & (self.old > 0)
         slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
         left_over = (slow | idle) & (self.old > 0)
-        rests = bases.shared
-        if rests.any():
-            first = int(np.argmax(rests))
-        elif due.any():
+        if due.any():
             first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
         elif left_over.any():
             first = int(np.argmin(np.where(left_over, bases.sinces, self.since + 1)))
         else:
             return None
+        if of_memory:
+            return Plan((0, count - 1), to_file=False, cost_rows=int(rows.sum()) + beside)
         last, most = first, compaction.range_rows(self.contents)
         total = int(rows[first])
         while last + 1 < count and total + rows[last + 1] <= most:
@@ -203,27 +165,24 @@ class Amounts:
         while first > 0 and total + rows[first - 1] <= most:
             first -= 1
             total += int(rows[first])
-        return Plan((first, last), cost_rows=total + FILE_ROWS // count)
-
-    def _fold_in_memory(self, *, slow: bool, idle: bool) -> Plan | None:
-        rows, old, weight = (int(each.sum()) for each in (self.alive, self.old, self.weights))
-        cost_rows = rows + MEMORY_FOLD_ROWS
-        if not old or weight < (0 if idle else self.contents.folded_rows + old if slow else cost_rows):
-            return None
-        return Plan(runs=self.in_memory, in_memory=True, to_file=False, cost_rows=cost_rows, alone=True)
+        return Plan((first, last), cost_rows=total + beside)
 
 
-def plan_memory(amounts: Amounts, records_bytes: int, *, folds: int = 0, short: bool) -> Plan | None:
-    """The next work on runs in memory. ``records_bytes``: of the rows that no file has; ``folds``: in memory that the
-    records have; ``short``: memory is short.
+def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | None]:
+    """The next work on runs in memory; and the next fold, or work on files. ``records_bytes``: of rows that no base
+    and no file has.
     """
-    runs = amounts.in_memory
-    fold = amounts.fold() if amounts.of_memory else None
-    rows, size_bytes = sum(run.rows for run in runs), sum(run.size_bytes for run in runs)
-    large = size_bytes > MEMORY_BYTES or (rows > MEMORY_ROWS and fold is None)
-    if records_bytes > RECORDS_BYTES or folds > RECORDS_FOLDS or (runs and (short or large)):
-        return Plan(runs=runs, in_memory=True)
-    return fold or _rewrite(runs, amounts.alive_of, 0, in_memory=True)
+    runs, fold = amounts.in_memory, amounts.fold()
+    large = sum(run.rows for run in runs) > MEMORY_ROWS or sum(run.size_bytes for run in runs) > MEMORY_BYTES
+    if records_bytes > (RECORDS_BYTES if runs else 0) or (runs and (amounts.short or large)):
+        memory: Plan | None = Plan(runs=runs)
+    else:
+        memory = _rewrite(runs, amounts.alive_of, 0)
+    if amounts.short and any(isinstance(run, MemoryRun) for run in amounts.contents.bases.runs):
+        return memory, Plan((0, 0))
+    if fold is not None and len(amounts.files) <= MANY_FILES:
+        return memory, fold
+    return memory, _rewrite(amounts.files, amounts.alive_of, FILE_ROWS) or fold
 
 
 def few_runs(contents: Contents) -> list[Run]:
@@ -234,14 +193,6 @@ def few_runs(contents: Contents) -> list[Run]:
         if isinstance(run, MemoryRun) and run.rows <= FEW_ROWS and run.size_bytes <= FEW_BYTES
     }
     return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
-
-
-def plan_files(amounts: Amounts) -> Plan | None:
-    """The next work on files."""
-    fold = None if amounts.of_memory else amounts.fold()
-    if fold is not None and len(amounts.files) <= MANY_FILES:
-        return fold
-    return _rewrite(amounts.files, amounts.alive_of, FILE_ROWS, in_memory=False) or fold
 
 
 class Waited:
@@ -261,19 +212,12 @@ class Waited:
             self.next_at, self.upto, self._next = now + patience, self._next, since
 
 
-def plan_left_over(amounts: Amounts, waited: int, records_bytes: int, *, idle: bool) -> Plan | None:
-    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`, :func:`plan_memory`."""
-    plan = amounts.fold(waited=waited, idle=idle) or _rewrite(
-        amounts.files, amounts.alive_of, 0, in_memory=False
-    )
-    if plan is None and idle and records_bytes > QUIET_RECORDS_BYTES:
-        plan = Plan(runs=amounts.in_memory, in_memory=True)
-    return plan
+def plan_left_over(amounts: Amounts, waited: int, *, idle: bool) -> Plan | None:
+    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`."""
+    return amounts.fold(waited=waited, idle=idle) or _rewrite(amounts.files, amounts.alive_of, 0)
 
 
-def _rewrite(
-    runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int, *, in_memory: bool
-) -> Plan | None:
+def _rewrite(runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int) -> Plan | None:
     """The rewrite of runs of which more is dead, and beside that so many rows, or of those of one size."""
     alive = sum(alive_of[run] for run in runs)
     dead = sum(run.rows for run in runs) - alive
@@ -282,8 +226,9 @@ def _rewrite(
         chosen = _tier(runs, alive_of)
     if not chosen:
         return None
-    cost_rows = sum(alive_of[run] for run in chosen) + (0 if in_memory else FILE_ROWS)
-    return Plan(runs=tuple(chosen), in_memory=in_memory, to_file=not in_memory, cost_rows=cost_rows)
+    to_file = not isinstance(chosen[0], MemoryRun)
+    cost_rows = sum(alive_of[run] for run in chosen) + (FILE_ROWS if to_file else 0)
+    return Plan(runs=tuple(chosen), to_file=to_file, cost_rows=cost_rows)
 
 
 def _tier(runs: Sequence[Run], rows_of: dict[Run, int]) -> list[Run]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import base64
 import sqlite3
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -51,7 +50,6 @@ from flight_server.protocol import (
     Versions,
 )
 from flight_server.records import (
-    BegunFold,
     ChangelogRecords,
     DeclaredChangelog,
     DiskTrouble,
@@ -77,11 +75,10 @@ from .commits import Commits
 from .compactor import DUTIES, Compactor
 from .contents import Bases, Contents, Range
 from .emitting import Emitter
-from .folding import compacted
 from .holds import MAX_LAPSED
 from .reads import ChangelogRead, ChangelogReads
-from .rules import Rule, make_rule
-from .runs import MAX_HASH, Damaged, Layout, MemoryRun, RunFile, RunFolder, Updates, of_block
+from .rules import make_rule
+from .runs import MAX_HASH, Damaged, Layout, MemoryRun, Run, RunFile, RunFolder, Updates, of_block
 from .timeline import Timeline, past_time, wall_time
 from .writes import ChangelogSink, ChangelogWrite, VersionAppends
 
@@ -186,7 +183,7 @@ class ChangelogKind(DatasetKind):
         dataset = self.catalogue.get(changelog.name)
         # A reader of a changelog that was dropped finds damage, too; the name may lead to another one then.
         if dataset is not None and changelog is _attached_to(dataset):
-            files = [run.name for run in changelog.contents.runs if isinstance(run, RunFile)]
+            files = [run.name for run in changelog.contents.files]
             entry = Quarantined.now(changelog.name, changelog.generation, what, files, served=True)
             self.catalogue.disk.quarantine.note(entry)
             if dataset.on_disk is not None:
@@ -264,7 +261,7 @@ class ChangelogKind(DatasetKind):
             raise OSError(str(trouble)) from trouble
         # Last, because the rows may take more than there is memory for until the compactor has written them to files.
         for run in (
-            run for changelog in self for run in changelog.contents.recent if isinstance(run, MemoryRun)
+            run for changelog in self for run in changelog.contents.runs if isinstance(run, MemoryRun)
         ):
             run.count()
 
@@ -547,7 +544,7 @@ def _recover(store: ChangelogKind, connection: sqlite3.Connection) -> None:
             raise OSError(f"changelog {declared.dataset!r} cannot be recovered: {full.message}") from None
         except (Damaged, NotAFile, FlightShuffleError) as refusal:
             why = f"not served: {refusal}" if isinstance(refusal, FlightShuffleError) else str(refusal)
-            files = [name for name, _ in stored.runs]
+            files = [name for name, *_ in stored.runs]
             entry = Quarantined.now(declared.dataset, declared.generation, why, files)
             damaged.append((stored.row, entry))
     set_aside(store.catalogue, connection, damaged)
@@ -578,7 +575,7 @@ def _add(store: ChangelogKind, changelog: Changelog) -> None:
 
 def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
     changelog = store.changelog_of(stored.declared)
-    files = [_file(changelog, name, version) for name, version in stored.runs]
+    files = [_file(changelog, *run) for run in stored.runs]
     changelog.records.restore(stored, files)
     changelog.since = max(stored.since, *(fold.since for fold in stored.folds), 0)
     changelog.upper = stored.upper
@@ -591,24 +588,22 @@ def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
     for fold in stored.folds:
         if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
             raise Damaged("a fold of it cannot have begun")
-        if fold.to_file:
-            changelog.begun = fold
-    contents = _contents(changelog.layout, stored.ranges, files)
-    in_memory = [fold for fold in stored.folds if not fold.to_file]
-    runs = list(_in_memory(store, contents.bases, stored.versions, in_memory, changelog.rule))
-    since = in_memory[-1].since if in_memory else 0
-    changelog.contents = replace(contents.committed(runs), recent_since=since)
+        changelog.begun = fold
+    contents = _contents(changelog.layout, stored.ranges, files, store.memory)
+    changelog.contents = contents.committed(_in_memory(contents.bases, stored.versions, store.memory))
     return changelog
 
 
-def _file(changelog: Changelog, name: str, version: int | None) -> RunFile:
+def _file(changelog: Changelog, name: str, version: int | None, blocks: list[list[int]]) -> RunFile:
     try:
-        return RunFile.opened(changelog.folder, name, changelog.layout, version)
+        return RunFile.opened(changelog.folder, changelog.layout, name, version, blocks)
     except (FileNotFoundError, ValueError):  # a name that can be no file's
         raise Damaged(f"{name!r} is missing") from None
 
 
-def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -> Contents:
+def _contents(
+    layout: Layout, ranges: list[StoredRange], files: list[RunFile], memory: MemoryPool
+) -> Contents:
     if not ranges:
         return Contents.empty(layout).committed(files)
     if ranges[0].low != 0:
@@ -617,41 +612,27 @@ def _contents(layout: Layout, ranges: list[StoredRange], files: list[RunFile]) -
     restored = []
     for each, following in zip_longest(ranges, ranges[1:]):
         high = MAX_HASH if following is None else following.low - 1
-        if each.base is None:
-            restored.append(Range(each.low, high, each.since))
-        elif each.base in runs:
-            restored.append(Range.of(each.low, high, each.since, runs[each.base]))
-        else:
-            raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
-    bases = Bases(layout, tuple(restored))
-    return Contents(bases, tuple(file for file in files if file not in bases.runs))
+        base: Run | None = None
+        if each.base is not None:
+            base = runs.pop(each.base, None)
+            if base is None:
+                raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
+        elif each.block is not None:
+            base = MemoryRun(of_block(layout, each.block), memory.empty())
+        restored.append(Range(each.low, high, each.since, base, each.block))
+    return Contents(Bases(layout, tuple(restored)), tuple(runs.values()))
 
 
-def _in_memory(
-    store: ChangelogKind,
-    bases: Bases,
-    versions: list[StoredVersions],
-    folds: list[BegunFold],
-    rule: Rule,
-) -> Iterator[MemoryRun]:
-    """The versions that no file has, as the folds in memory have left them."""
+def _in_memory(bases: Bases, versions: list[StoredVersions], memory: MemoryPool) -> list[Run]:
+    """The versions that no file has."""
     parts: list[Updates] = []
-    waiting = deque(versions)
-    for fold in folds:
-        while waiting and waiting[0].last <= fold.upto:
-            parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
-        parts = [compacted(Updates.joined(bases.layout, parts), fold.since, rule)]
-    first = versions[0].first if folds and versions else None
-    while parts or waiting:
-        while waiting and sum(map(len, parts)) < JOINED_ROWS:
-            parts.append(bases.alive(of_block(bases.layout, waiting.popleft().block)))
-        updates = Updates.joined(bases.layout, parts)
-        parts = []
-        if len(updates):
-            # Of all rows that it stands for (``compaction.Rewrite``).
-            least, last = int(updates.versions.min()), int(updates.versions.max())
-            yield MemoryRun(updates, least if first is None else first, last, store.memory.empty())
-            first = None
+    runs: list[Run] = []
+    for number, stored in enumerate(versions, 1):
+        parts.append(bases.alive(of_block(bases.layout, stored.block)))
+        if number == len(versions) or sum(map(len, parts)) >= JOINED_ROWS:
+            updates, parts = Updates.joined(bases.layout, parts), []
+            runs += [MemoryRun(updates, memory.empty())] if len(updates) else []
+    return runs
 
 
 def _timeline(stored: StoredChangelog) -> Timeline:

@@ -6,6 +6,7 @@ for a slice is read in pieces (``folding``); between two of them the read holds 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,9 +19,9 @@ from flight_server.keys import Hashes, array_over, unique
 from flight_server.records import BegunFold
 
 from .contents import Contents, Source
-from .folding import PieceTotals, copies, deltas, in_pieces, kept_at, left_and_later, rule_pieces
+from .folding import PieceTotals, copies, folded, in_pieces, rule_pieces, shown
 from .rules import Kept, Rule
-from .runs import MAX_HASH, Layout, RunFile, Updates
+from .runs import MAX_HASH, Layout, Updates
 
 SLICE_ROWS = 64 << 10
 MIN_SLICE_ROWS = 1
@@ -83,7 +84,7 @@ class View:
         """Whether all runs are, or are so small files that their pages stay there while they are read."""
         if self.contents.bases.size_bytes > RESIDENT_BYTES:
             return False
-        files = [run for run in self.contents.runs if isinstance(run, RunFile)]
+        files = self.contents.files
         return sum(run.size_bytes for run in files) <= RESIDENT_BYTES and all(run.is_decoded for run in files)
 
     @property
@@ -119,7 +120,7 @@ class View:
             if large:
                 return self.part(None, upto, ViewPart(low=low, pieces=self._large_key(low, None, upto)))
         updates = self._joined([run.between(low, high) for run in runs])
-        rows, left = copies(kept_at(updates, upto, self.rule), before.passed, step)
+        rows, left = copies(shown(updates, None, upto, self.rule), before.passed, step)
         return ViewPart(rows, low, high, before.passed + rows.num_rows) if left else ViewPart(rows, high + 1)
 
     def few_deltas(self, after: int, upto: int, max_rows: int, max_bytes: int) -> ViewPart | None:
@@ -153,7 +154,7 @@ class View:
         return [run for run in self.runs if run.first_version <= version]
 
     def _deltas(self, updates: Updates, after: int, upto: int, low: int) -> ViewPart:
-        kept = deltas(updates, after, upto, self.rule)
+        kept = shown(updates, after, upto, self.rule)
         return ViewPart(with_diffs(self.layout, kept.rows, kept.counts), low)
 
     def _changed_part(
@@ -190,7 +191,7 @@ class View:
             return updates
         start = int(np.searchsorted(updates.hashes, np.uint64(begun.low), "left"))
         others = [updates.slice(0, start), updates.slice(start + len(inside), len(updates))]
-        return Updates.joined(self.layout, [left_and_later(begun, self.rule, inside), *others])
+        return Updates.joined(self.layout, [folded(begun, self.rule, inside), *others])
 
     def _deciding(self, runs: list[Source], after: int, upto: int) -> Iterator[tuple[Source, int | None]]:
         """Each run, with how many of its greatest updates of a key decide the rule's result at either version; None if
@@ -213,19 +214,18 @@ class View:
         def read_pieces() -> Iterator[Updates]:
             if begun is None or not begun.low <= hash_ <= begun.high:
                 return whole()
-            return filter(None, in_pieces(whole, rule.rounds, partial(left_and_later, begun, rule)))
+            return filter(None, in_pieces(whole, rule.rounds, partial(folded, begun, rule)))
 
-        def shown(piece: Updates, totals: PieceTotals | None) -> Kept:
-            if after is None:
-                return kept_at(piece, upto, rule, totals)
-            return deltas(piece, after, upto, rule, totals)
+        def shown_of(piece: Updates, totals: PieceTotals | None) -> Kept:
+            return shown(piece, after, upto, rule, totals)
 
-        for kept in in_pieces(read_pieces, rule.rounds, shown):
-            if kept is not None and after is not None:
+        for kept in in_pieces(read_pieces, rule.rounds, shown_of):
+            if kept is None:
+                continue
+            start, left = 0, after is None
+            if after is not None:
                 yield with_diffs(self.layout, kept.rows, kept.counts)
-            start, left = 0, kept is not None and after is None
             while left:
-                assert kept is not None
                 rows, left = copies(kept, start, self.slice_rows)
                 start += rows.num_rows
                 yield rows
@@ -236,39 +236,27 @@ def with_diffs(layout: Layout, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -
     return pa.RecordBatch.from_arrays([*rows.columns, array_over(diffs)], schema=layout.delta_schema)
 
 
-def range_end(runs: Sequence[Source], wanted_rows: int, low: int) -> int:
-    """The last hash, itself included, of a range from ``low`` on with about ``wanted_rows`` of the runs' rows: at most
-    twice as many, unless one hash has more.
+def slice_end(
+    runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: float = math.inf
+) -> tuple[int, bool]:
+    """The last hash of a range from ``low`` on that has about ``wanted_rows`` of the runs' rows (at most twice as many,
+    unless one hash has more) and about ``limit_bytes`` at most; and whether it has more bytes nevertheless: then it is
+    one hash.
     """
-    total = sum(run.rows for run in runs)
-    below = _rows_below(runs, low, total)
-    left = total - below
-    if left <= wanted_rows:
-        return MAX_HASH
+    below = sum((run.below(low) for run in runs), np.zeros(2))
+    left_rows = int(sum(run.rows for run in runs) - below[0])
     # Hashes are spread evenly, so the first guess is nearly right. If it is not, the range's end is bisected.
-    high = low + (MAX_HASH - low) * wanted_rows // left
+    high = low + (MAX_HASH - low) * wanted_rows // max(wanted_rows, left_rows)
     least, most = low, MAX_HASH
-    while (until := _rows_below(runs, high + 1, total)) == below or until - below > 2 * wanted_rows:
-        if until == below:
-            least = high + 1
-        elif least < high:
-            most = high
-        else:
-            break
+    while True:
+        rows, size_bytes = sum((run.below(high + 1) for run in runs), -below).tolist()
+        large = size_bytes > limit_bytes
+        if not large and rows <= 2 * wanted_rows and (rows or high == MAX_HASH):
+            return high, False
+        if rows and high == least:
+            return (high - 1, False) if large and low < high else (high, large)
+        least, most = (least, high) if rows else (high + 1, most)
         high = (least + most) // 2
-    return high
-
-
-def slice_end(runs: Sequence[Source], wanted_rows: int, low: int, limit_bytes: int) -> tuple[int, bool]:
-    """The last hash of the range that :func:`range_end` ends, or an earlier one, so that the range has about
-    ``limit_bytes`` at most; and whether it has more nevertheless: then it has one hash.
-    """
-    high = range_end(runs, wanted_rows, low)
-    while sum(run.bytes_between(low, high) for run in runs) > limit_bytes:
-        if low == high:
-            return high, True
-        high = low + (high - low) // 2
-    return high, False
 
 
 def _changed_hashes(
@@ -280,12 +268,8 @@ def _changed_hashes(
     """
     hashes, rows = np.zeros(0, np.uint64), count
     while low <= MAX_HASH and len(hashes) < count:
-        high = range_end(runs, rows, low)
+        high, _ = slice_end(runs, rows, low)
         changed = [run.changed(after, upto, low, high) for run in runs]
         hashes = np.concatenate([hashes, unique(*changed)])
         low, rows = high + 1, min(2 * rows, MAX_LOOKED_AT_ROWS)
     return (hashes, low) if len(hashes) <= count else (hashes[:count], int(hashes[count - 1]) + 1)
-
-
-def _rows_below(runs: Sequence[Source], hash_: int, total: int) -> int:
-    return total if hash_ > MAX_HASH else sum(run.rows_below(hash_) for run in runs)

@@ -50,7 +50,7 @@ from flight_server.records import DiskTrouble
 from flight_server.tiering import Admission
 
 from .changelog import OF_KEPT_FOR_DELETES, Changelog
-from .commits import Commits
+from .commits import Commits, PendingCommit
 from .folding import tombstones
 from .runs import RunFile, Updates, is_encoded
 
@@ -64,8 +64,8 @@ IN_LOOP_BYTES = 64 << 10
 dictionaries."""
 
 
-class ChangelogWrite:
-    """One put. ``add`` and ``commit`` are called one at a time.
+class ChangelogWrite(PendingCommit):
+    """One put, until it is a version. ``add`` and ``commit`` are called one at a time.
 
     Args:
         threads: sort, and write files.
@@ -76,14 +76,13 @@ class ChangelogWrite:
         self, changelog: Changelog, commits: Commits, threads: Executor, *, deletes: bool = False
     ) -> None:
         changelog.check_step("write")
-        self.changelog = changelog
+        super().__init__(changelog)
         self.rows = 0
         self.frames = 0
         self.size_bytes = 0  # of the messages
         self._deletes = deletes
         self._commits = commits
         self._threads = threads
-        self._files: list[RunFile] = []
         self._max_chunk_bytes = min(CHUNK_BYTES, (commits.memory.limit_bytes or CHUNK_BYTES) // 4)
         self._begin_chunk()
 
@@ -152,15 +151,14 @@ class ChangelogWrite:
         Raises as :meth:`Commits.commit`, and:
             BadFrame: a column that is declared without nulls has some.
         """
-        updates: Updates | None = None
-        if self._files and self._batches:
+        if self.files and self._batches:
             await self._to_file()
         if self._batches and self._is_small():
-            updates = self._updates(self._batches)
+            self.updates = self._updates(self._batches)
         elif self._batches:
-            updates = await in_thread(self._threads, self._updates, self._batches)
-        files, self._files = self._files, []
-        version = await self._commits.commit(self.changelog, updates, files, transaction)
+            self.updates = await in_thread(self._threads, self._updates, self._batches)
+        self.transaction = transaction
+        version = await self._commits.commit(self)
         self._begin_chunk()
         return version
 
@@ -173,14 +171,15 @@ class ChangelogWrite:
         )
 
     def abort(self) -> None:
-        """Leave nothing behind. Twice is fine."""
+        """Leave nothing behind, unless its commit goes on. Twice is fine."""
         self._begin_chunk()
-        self._files = []
+        if self.version is None:
+            self.files = []
 
     async def _to_file(self) -> None:
         self.changelog.check_step("write")
         try:
-            self._files.append(await in_thread(self._threads, self._written, self._batches))
+            self.files.append(await in_thread(self._threads, self._written, self._batches))
         except DiskTrouble as trouble:
             raise (OutOfBudget if trouble.full else Unavailable)(
                 f"dataset {self.changelog.name!r}: the disk did not take the put: {trouble}; write it again later",
@@ -191,7 +190,9 @@ class ChangelogWrite:
     def _written(self, batches: list[pa.RecordBatch]) -> RunFile:
         updates = self._updates(batches)
         of_kept = OF_KEPT_FOR_DELETES if updates.only_removes else 0.0
-        return RunFile.of(self.changelog.folder, [updates], of_kept=of_kept)
+        file = RunFile.make(self.changelog.folder, updates.layout, of_kept=of_kept)
+        file.add(updates)
+        return file.finish()
 
     def _updates(self, batches: list[pa.RecordBatch]) -> Updates:
         """Sorted updates, with version 0. Blocks. Raises BadFrame: see :meth:`Layout.check_nulls`."""
@@ -353,7 +354,7 @@ class VersionAppends:
         decoder.keeps_batches = True
         decoder.feed(wire.flight_data(staged.schema.header))
         sent = NO_DICTIONARIES
-        dictionaries = DictionaryRooms()
+        dictionaries = DictionaryRooms[Reservation]()
         for index in range(attempt.frame_count):
             self._check(staged)
             frame = attempt.frames.item(index)

@@ -105,10 +105,8 @@ class Repetition:
         self._whole = False
 
     def check(self, place: int, crc32c: int) -> None:
-        """Check a pull's message at this place; an earlier pull may not have ended yet.
-
-        Raises:
-            SourceChanged: another message was in its place, or the partition had ended before it.
+        """Check a pull's message at this place; an earlier pull may not have ended yet. Raises SourceChanged: another
+        message was in its place, or the partition had ended before it.
         """
         if place == len(self._known) and not self._whole:
             self._known.append(crc32c)

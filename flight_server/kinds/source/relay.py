@@ -84,7 +84,6 @@ from flight_server.protocol import (
     Ticket,
     from_json,
     ipc_framing,
-    parse_as,
     parse_json,
     wire,
 )
@@ -109,19 +108,12 @@ def _location(fields: Fields, key: str) -> FlightLocation:
 
 
 @dataclass(frozen=True)
-class TreePlace(Body, what="source: 'tree'"):
+class TreePlace(Body):
     """How a host of a tree calls itself and its file, and where this server is read; as in ``CopiesRequest``."""
 
     host: Text = None
     file: Text = None
     location: Text = None
-
-    @classmethod
-    def parse_json(cls, value: object) -> Self:
-        """Raises InvalidRequest."""
-        if not isinstance(value, dict):
-            raise InvalidRequest(f"{cls.what} must be a JSON object")
-        return cls.of(value)
 
 
 @dataclass(frozen=True)
@@ -132,7 +124,7 @@ class FlightSpec(Body, what="source"):
     dataset: Name
     generation: Text = None
     token: Text = None
-    tree: Annotated[TreePlace | None, parse_as(TreePlace.parse_json)] = None
+    tree: Annotated[TreePlace | None, InJson(TreePlace.member)] = None
 
     def faults(self, what: str) -> Faults:
         where = self.location

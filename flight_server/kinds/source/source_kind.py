@@ -79,9 +79,8 @@ class SourceKind(DatasetKind):
         assert dataset is not None
         check_no_deletes(self.catalogue, command)
         check_no_transaction(command)
-        raise Conflict(
-            f"dataset {dataset.name!r} is of kind {dataset.kind.value!r}, which takes no puts; choose another name",
-            dataset=dataset.name,
+        raise Conflict.about(
+            dataset.name, f"is of kind {dataset.kind.value!r}, which takes no puts; choose another name"
         )
 
     def _known(self, request: CreateRequest) -> Dataset | None:
@@ -91,9 +90,8 @@ class SourceKind(DatasetKind):
         if known is None or known.failure is not None:
             return None
         if not isinstance(known.attached, Pulls) or known.attached.request != request.source:
-            raise AlreadyExists(
-                f"dataset {known.name!r} exists and was created otherwise; drop it first, or choose another name",
-                dataset=known.name,
+            raise AlreadyExists.about(
+                known.name, "exists and was created otherwise; drop it first, or choose another name"
             )
         return self.catalogue.create(replace(request, partitions=known.partition_count), None)[0]
 

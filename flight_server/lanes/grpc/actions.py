@@ -7,12 +7,14 @@ import base64
 import binascii
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import pyarrow as pa
 
 from flight_server.access import OPERATIONS, Permission
-from flight_server.concurrency import dumped, in_steps
+from flight_server.concurrency import dumped, in_thread
 from flight_server.datasets import Caller, Dataset, dropped_by, own_start, server_count
 from flight_server.frames import COSTLY_HEADER_BYTES, SchemaMessage, check_text, measure
 from flight_server.protocol import (
@@ -28,6 +30,7 @@ from flight_server.protocol import (
     DatasetRequest,
     InvalidRequest,
     PlanRequest,
+    Request,
     SealRequest,
     Ticket,
     Unsupported,
@@ -35,7 +38,6 @@ from flight_server.protocol import (
     flight_sql,
     ipc_framing,
     parse_json,
-    parsing,
     wire,
 )
 from flight_server.reporting import (
@@ -50,36 +52,28 @@ from flight_server.reporting import (
 from flight_server.tiering import Loading
 from flight_server.transfer import MadeAnswer, Offloads, plan_bytes, plan_json
 
+LARGE_BODY_BYTES = 64 << 10
+R = TypeVar("R", bound=Request)
 
+
+@dataclass(eq=False)
 class Actions:
     """The actions of one server."""
 
-    def __init__(
-        self,
-        observed: Observed,
-        locations: Locations,
-        offloads: Offloads,
-        loading: Loading,
-        *,
-        drain_requested: asyncio.Event,
-        drain_grace_seconds: float,
-    ) -> None:
-        self._catalogue = observed.catalogue
-        self._kinds = observed.kinds
-        self._observed = observed
-        self._lanes = locations
-        self._offloads = offloads
-        self._loading = loading
-        self._drain_requested = drain_requested
-        self._drain_grace_seconds = drain_grace_seconds
+    observed: Observed
+    locations: Locations
+    offloads: Offloads
+    loading: Loading
+    drain_requested: asyncio.Event
+    drain_grace_seconds: float
+
+    def __post_init__(self) -> None:
+        self._catalogue, self._kinds = self.observed.catalogue, self.observed.kinds
         self._rows = {name: OPERATIONS[f"action {name}"] for name in (*_HANDLERS, *self._kinds.actions)}
 
     async def run(self, action: str, body: bytes, caller: Caller) -> MadeAnswer:
-        """The body of the action's one result; a large one is yet to be made.
-
-        Raises:
-            Unsupported: there is no such action.
-            Forbidden, NotFound: see :class:`Caller`.
+        """The body of the action's one result; a large one is yet to be made. Raises Unsupported: there is no such
+        action; Forbidden, NotFound: see :class:`Caller`.
         """
         operation = self._rows.get(action)
         if operation is None:
@@ -93,19 +87,15 @@ class Actions:
         return answer if isinstance(answer, MadeAnswer) else MadeAnswer.of(answer)
 
     async def _create(self, body: bytes, caller: Caller) -> bytes:
-        request = CreateRequest.of(await in_steps(parsing(body, "create")))
+        request = await _parsed(CreateRequest, body)
         caller.check(request.dataset)
         if request.keep is not None and request.keep.emit is not None:
             caller.check_permission(Permission.WRITE, request.keep.emit, ", to which the rule emits")
         schema = None
         if request.schema is not None:
             # A large one in a thread: its texts are checked one by one.
-            large = len(request.schema) > COSTLY_HEADER_BYTES
-            schema = (
-                await asyncio.to_thread(decode_schema, request.schema)
-                if large
-                else decode_schema(request.schema)
-            )
+            large, text = len(request.schema) > COSTLY_HEADER_BYTES, request.schema
+            schema = await asyncio.to_thread(decode_schema, text) if large else decode_schema(text)
         dataset, created = await self._kinds[request.kind].create(request, schema)
         repeated = request.mode is not None and self._catalogue.staged.mode_of(dataset) is None
         return dump_json(
@@ -114,23 +104,23 @@ class Actions:
                 "generation": dataset.generation,
                 "created": created,
                 "lease_seconds": dataset.lease_seconds,
-                "put_locations": self._lanes.puts,
+                "put_locations": self.locations.puts,
                 **({"repeated": True} if repeated else {}),
             }
         )
 
     async def _seal(self, body: bytes, caller: Caller) -> bytes:
-        request = await in_steps(SealRequest.parsing(body))
+        request = await _parsed(SealRequest, body)
         caller.check(request.dataset, request.generation)
         stored: list[str] = []
         sealed = self._catalogue.staged.appended(request.dataset, request.generation)
         if sealed is None:
             dataset = caller.find(request.dataset, request.generation)
             if request.offload is not None:
-                self._offloads.check(dataset, request.offload)  # before anything is sealed
+                self.offloads.check(dataset, request.offload)  # before anything is sealed
             sealed = await self._kinds[dataset.kind].seal(dataset, request)
             if request.offload is not None:
-                stored.append(await self._offloads.write(dataset, request.offload))
+                stored.append(await self.offloads.write(dataset, request.offload))
         if request.largest is None:
             answer = sealed.to_json()
         else:  # of up to a million partitions
@@ -139,7 +129,7 @@ class Actions:
             {
                 "dataset": request.dataset,
                 **answer,
-                "read_locations": [*self._lanes.reads, *filter(None, [self._lanes.http]), *stored],
+                "read_locations": [*self.locations.reads, *filter(None, [self.locations.http]), *stored],
                 **({} if request.servers is None else {"start": own_start()}),
             }
         )
@@ -171,7 +161,7 @@ class Actions:
         if generation is not None:
             self._catalogue.dropped_runs.add(name, generation)
         dataset = await self._catalogue.remove(name, generation, why=dropped_by(caller.peer))
-        await self._offloads.forget(dataset)
+        await self.offloads.forget(dataset)
         return dataset
 
     async def _renew(self, body: bytes, caller: Caller) -> bytes:
@@ -198,7 +188,7 @@ class Actions:
         request = PlanRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
         return MadeAnswer(
-            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self._loading)
+            await plan_bytes(dataset, request), partial(plan_json, dataset, request, self.loading)
         )
 
     async def _copies(self, body: bytes, caller: Caller) -> bytes:
@@ -230,23 +220,23 @@ class Actions:
                 return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
 
     async def _statistics(self, body: bytes, caller: Caller) -> MadeAnswer:
-        return statistics_answer(self._observed, ListedPage.parse(body, "statistics"), caller)
+        return statistics_answer(self.observed, ListedPage.parse(body, "statistics"), caller)
 
     async def _why(self, body: bytes, caller: Caller) -> MadeAnswer:
-        return why_answer(self._observed, Page.parse(body, "why"), caller)
+        return why_answer(self.observed, Page.parse(body, "why"), caller)
 
     async def _locations(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "locations")
-        lanes = self._lanes
+        lanes = self.locations
         servers = lanes.servers or list(filter(None, [lanes.grpc]))
         known = {"locations": lanes.known, "put_locations": lanes.puts, "servers": servers}
-        return dump_json({**known, "start": own_start(), "offload_to": self._offloads.prefixes})
+        return dump_json({**known, "start": own_start(), "offload_to": self.offloads.prefixes})
 
     async def _drain(self, body: bytes, _: Caller) -> bytes:
         _no_arguments(body, "drain")
         self._catalogue.draining = True
-        self._drain_requested.set()
-        return dump_json({"draining": True, "grace_seconds": self._drain_grace_seconds})
+        self.drain_requested.set()
+        return dump_json({"draining": True, "grace_seconds": self.drain_grace_seconds})
 
     async def _cancel_flight_info(self, body: bytes, caller: Caller) -> bytes:
         # Without pyarrow's objects: those of a FlightInfo of 64 MiB can take several GiB.
@@ -274,6 +264,13 @@ class Actions:
             if number == 2 and not isinstance(value, int)
         )
         return wire.field(1, ticket) + b"".join(locations) + lease_field(dataset)
+
+
+async def _parsed(kind: type[R], body: bytes) -> R:
+    """The request, parsed in a thread if it is large; a cancellation comes after that. Raises InvalidRequest."""
+    if len(body) <= LARGE_BODY_BYTES:
+        return kind.parse(body)
+    return await in_thread(None, partial(kind.parse, body, in_thread=True))
 
 
 def decode_schema(text: str) -> SchemaMessage:

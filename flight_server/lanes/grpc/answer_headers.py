@@ -9,7 +9,6 @@ waits for a peer that lets nothing more into its connection, and then only the e
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +21,9 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 async def send_headers(context: Context, headers: Sequence[tuple[str, str]] = ()) -> None:
     """Send the headers. A cancellation comes after it."""
-    await to_its_end(asyncio.ensure_future(context.send_initial_metadata(tuple(headers))))
+    await to_its_end(context.send_initial_metadata(tuple(headers)))
 
 
 async def send_answer(context: Context, message: bytes) -> None:
     """Send the headers and the only message, of at most ``SHORT_BYTES``. A cancellation comes after it."""
-    await to_its_end(asyncio.ensure_future(context.write(message)))
+    await to_its_end(context.write(message))

@@ -33,9 +33,7 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 async def take_put(
     puts: PutReceiver, reads: PendingReads, context: Context, caller: Caller, call: ServedCall
 ) -> None:
-    """Take the put of one call to its end. Raises FlightShuffleError: see :meth:`PutReceiver.receive` and
-    :class:`PendingReads`.
-    """
+    """Take the put of one call. Raises FlightShuffleError: see :meth:`PutReceiver.receive`, :class:`PendingReads`."""
     call.producer = producer = puts.producer(caller)
     with reads.frees(producer.peer):
         async with (

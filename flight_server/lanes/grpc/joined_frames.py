@@ -30,6 +30,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import takewhile
 
 from flight_server.datasets import Counters, Dataset
@@ -55,15 +56,13 @@ _MOST_MORE_BYTES = 4096
 """Than the frames have: padding, and another header."""
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class JoinedMessage:
-    """One message, and how many frames it has."""
+    """One message, how many frames it has, and its room."""
 
-    __slots__ = ("__weakref__", "data", "frames", "room")
-
-    def __init__(self, data: bytes, frames: int, room: Reservation) -> None:
-        self.data = data
-        self.frames = frames
-        self.room = room
+    data: bytes
+    frames: int
+    room: Reservation
 
 
 class JoinedFrames:
@@ -207,9 +206,7 @@ def small_run(burst: Sequence[Outgoing], at: int) -> Sequence[Outgoing]:
 
 
 def hand_over(run: Sequence[Outgoing]) -> Reservation:
-    """The room of all messages of a run, which its first one has from now on; also of later ones that share it. None of
-    the run keeps its bytes.
-    """
+    """The room of all messages of a run, which its first one has from now on. None of the run keeps its bytes."""
     rooms = [*dict.fromkeys(outgoing.room for outgoing in run if outgoing.room is not None)]
     pool, size_bytes = rooms[0].pool, sum(room.size_bytes for room in rooms)
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -57,18 +58,16 @@ _MESSAGE_BYTES = 64
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 
 
+@dataclass(slots=True, eq=False)
 class PendingRead:
     """One call's wait for its ``first`` message, or for a later one. ``why``: makes the error of one that was ended."""
 
-    __slots__ = ("_connection", "begun_at", "first", "stalls", "timeout", "why")
-
-    def __init__(self, connection: _Connection, timeout: asyncio.Timeout, *, first: bool) -> None:
-        self._connection = connection
-        self.timeout = timeout
-        self.first = first
-        self.stalls = False  # its timeout begins again when bytes come
-        self.begun_at = asyncio.get_running_loop().time()
-        self.why: Callable[[], Unavailable] | None = None
+    _connection: _Connection
+    timeout: asyncio.Timeout
+    first: bool
+    stalls: bool = False  # its timeout begins again when bytes come
+    begun_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    why: Callable[[], Unavailable] | None = None
 
     async def message(self, context: Context) -> bytes | None:
         """The call's next message; None if the client has ended."""
@@ -143,9 +142,7 @@ class PendingReads:
         self._prune_above = 1000
 
     async def request(self, context: Context) -> bytes | None:
-        """The request of a call that has one; None if the client has ended. Raises
-        Unavailable: it has not arrived in time, or it was ended.
-        """
+        """A call's request; None if the client has ended. Raises Unavailable: it has not come in time, or was ended."""
         read = None
         try:
             async with asyncio.timeout(self._stall_seconds) as timeout:
@@ -188,7 +185,7 @@ class PendingReads:
         of the call or a later one. When it raises TimeoutError, call the read's ``check``.
         """
         connection = self._connection(peer)
-        read = PendingRead(connection, timeout, first=first)
+        read = PendingRead(connection, timeout, first)
         connection.reads[read] = None
         self._to_look[connection] = None
         if first:

@@ -20,6 +20,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
@@ -88,32 +89,22 @@ Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
 Handler = Callable[..., Awaitable[Any]]
 
 
+@dataclass(eq=False)
 class FlightService:
     """The RPCs of one server. ``joins``: small frames may be joined, because each one that comes is fully checked."""
 
-    def __init__(
-        self,
-        reads: Reads,
-        puts: PutReceiver,
-        actions: Actions,
-        locations: Locations,
-        calls: Calls,
-        *,
-        authenticator: Authenticator,
-        pending: PendingReads,
-        max_schema_bytes: int,
-        joins: bool,
-    ) -> None:
-        self._reads = reads
-        self._puts = puts
-        self._actions = actions
-        self._locations = locations
-        self._calls = calls
-        self._catalogue = puts.catalogue
-        self._get = GrpcGet(puts, reads, joins=joins)
-        self._pending = pending
-        self._authenticator = authenticator
-        self._max_schema_bytes = max_schema_bytes
+    reads: Reads
+    puts: PutReceiver
+    actions: Actions
+    locations: Locations
+    calls: Calls
+    authenticator: Authenticator
+    pending: PendingReads
+    joins: bool
+
+    def __post_init__(self) -> None:
+        self._catalogue = self.puts.catalogue
+        self._get = GrpcGet(self.puts, self.reads, joins=self.joins)
 
     def handlers(self) -> Any:
         # On the wire a call with one request is one that streams its requests. gRPC would receive the one request
@@ -148,7 +139,7 @@ class FlightService:
         return self._guard(rpc, single)
 
     async def _request(self, context: Context, limit_bytes: int) -> bytes:
-        request = await self._pending.request(context)
+        request = await self.pending.request(context)
         if request is None:
             raise InvalidRequest("the call ended before its request")
         check_size(len(request), "the request", limit_bytes)
@@ -160,11 +151,11 @@ class FlightService:
 
         async def guarded(requests: AsyncIterator[bytes], context: Context) -> Any:
             call = ServedCall("grpc", rpc, context.peer())
-            self._calls.begin(call, lambda name: _metadata(context).get(name))
+            self.calls.begin(call, lambda name: _metadata(context).get(name))
             try:
                 principal = ANONYMOUS if operation.is_open else self._principal(context)
                 call.principal = principal.name
-                async with self._calls.running.call(principal):
+                async with self.calls.running.call(principal):
                     with self._catalogue.usages.calls_of(principal):
                         # No variable: gRPC keeps the exception that ends a call, and so this frame.
                         return await handler(
@@ -174,12 +165,12 @@ class FlightService:
                             call,
                         )
             except (grpc.aio.BaseError, grpc.RpcError, asyncio.CancelledError):
-                self._calls.left(call)
+                self.calls.left(call)
                 raise  # aborted already, or the client is gone: no answer is possible
             except Exception as error:  # noqa: BLE001  # the text of an unknown exception must not go on the wire
-                answer = self._calls.failed(call, error)
+                answer = self.calls.failed(call, error)
             finally:
-                self._calls.ended(call)
+                self.calls.ended(call)
                 del call
             # Outside the except clauses, so that the exception has no context.
             try:
@@ -194,21 +185,19 @@ class FlightService:
     def _principal(self, context: Context) -> Principal:
         """Raises as :meth:`Authenticator.principal`."""
         metadata = _metadata(context)
-        return self._authenticator.principal(metadata.get(AUTHORIZATION), metadata.get(SECOND_AUTHORIZATION))
+        return self.authenticator.principal(metadata.get(AUTHORIZATION), metadata.get(SECOND_AUTHORIZATION))
 
     async def handshake(
         self, _: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
     ) -> None:
         """Exchange the credentials in the request's headers for their token, in the answer's header ``authorization``.
-
-        Raises:
-            Unauthenticated: there are none, or they are wrong.
+        Raises Unauthenticated: there are none, or they are wrong.
         """
         headers: tuple[tuple[str, str], ...] = ()
-        if self._authenticator.wants_token:
+        if self.authenticator.wants_token:
             metadata = _metadata(context)
             header = metadata.get(SECOND_AUTHORIZATION) or metadata.get(AUTHORIZATION)
-            self._authenticator.principal(header)
+            self.authenticator.principal(header)
             headers = ((AUTHORIZATION, f"Bearer {token_in(header or '')}"),)
         await send_headers(context, headers)
 
@@ -250,7 +239,7 @@ class FlightService:
         patience = POLL_SECONDS if remaining is None else min(POLL_SECONDS, remaining / 2)
         if named.seen is not None and filling(dataset, partition) and dataset.failure is None:
             with (
-                self._puts.admission.waits.enter(
+                self.puts.admission.waits.enter(
                     "producer", dataset=dataset.name, peer=context.peer(), deadline_seconds=patience
                 ),
                 suppress(TimeoutError),
@@ -267,13 +256,13 @@ class FlightService:
             OutOfBudget, ReaderTooSlow: see :meth:`AnswerRoom.send`.
             FlightShuffleError: see :func:`flight_info`; nothing was written.
         """
-        parts = self._locations, dataset, only
+        parts = self.locations, dataset, only
         answer = MadeAnswer(info_bytes(*parts), partial(make, *parts))
-        await self._puts.answer_room.send(answer, context.write, Reader(dataset.name, 0, context.peer()))
+        await self.puts.answer_room.send(answer, context.write, Reader(dataset.name, 0, context.peer()))
 
     async def get_schema(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> bytes:
         dataset, _ = _find(parse_descriptor(request), caller, call)
-        schema = await self._reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
+        schema = await self.reads.schema_of(dataset, Reader(dataset.name, 0, context.peer()))
         return wire.field(1, ipc_framing.encapsulate(schema.header))
 
     async def do_get(self, request: bytes, context: Context, caller: Caller, call: ServedCall) -> None:
@@ -286,7 +275,7 @@ class FlightService:
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
     ) -> None:
         self._catalogue.check_open()
-        await take_put(self._puts, self._pending, context, caller, call)
+        await take_put(self.puts, self.pending, context, caller, call)
 
     async def do_exchange(
         self, requests: AsyncIterator[bytes], context: Context, caller: Caller, call: ServedCall
@@ -299,14 +288,16 @@ class FlightService:
             action = wire.bytes_field(request, 1, "Action").decode()
         except UnicodeDecodeError:
             raise InvalidRequest("the action's name is not UTF-8 text") from None
-        check_size(len(request), f"the action {action!r}", action_limit_bytes(action, self._max_schema_bytes))
+        check_size(
+            len(request), f"the action {action!r}", action_limit_bytes(action, self.puts.max_schema_bytes)
+        )
         if action in ACTIONS:
             call.operation = f"DoAction {action}"
         body = wire.bytes_field(request, 2, "Action")
         del request
-        answers, reader = self._puts.answer_room, Reader("", 0, context.peer())
-        async with counted(self._puts.admission, action, body, context.peer()):
-            data, room = await answers.made(await self._actions.run(action, body, caller), reader)
+        answers, reader = self.puts.answer_room, Reader("", 0, context.peer())
+        async with counted(self.puts.admission, action, body, context.peer()):
+            data, room = await answers.made(await self.actions.run(action, body, caller), reader)
         del body
         data = wire.field(1, data)
         if len(data) <= SHORT_BYTES:

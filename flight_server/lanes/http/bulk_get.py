@@ -27,17 +27,17 @@ Memory
 from __future__ import annotations
 
 from asyncio import Transport
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from flight_server.concurrency import Slice, in_slices
-from flight_server.datasets import Dataset, PartitionState, check_names_start
-from flight_server.kinds import VersionRead
-from flight_server.memory import Pace
+from flight_server.datasets import Dataset, PartitionState
+from flight_server.kinds import VersionedMessage, VersionRead
+from flight_server.memory import Reservation
 from flight_server.protocol import (
     ALL,
     CHECKSUMS,
@@ -53,7 +53,7 @@ from flight_server.protocol import (
 from flight_server.protocol.checksums import message_crc32c
 from flight_server.reporting import ServedCall
 from flight_server.tiering import Reader
-from flight_server.transfer import FrameRange, PartitionEnds, Reads, Trailers, head_of_read
+from flight_server.transfer import FrameRange, Reads, Trailers, head_of_read, send_partitions, send_versions
 
 from .chunks import FramedMessage, Part, chunk, chunks_of
 from .outlet import Outlet, messages_of
@@ -83,11 +83,8 @@ class ArrowStream(web.StreamResponse):
         self._whole = False
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send the head, once.
-
-        Raises:
-            InvalidRequest: the request is older than HTTP/1.1.
-            ConnectionError: the client has left.
+        """Send the head, once. Raises InvalidRequest: the request is older than HTTP/1.1; ConnectionError: the client
+        has left.
         """
         if self._writer is None:
             if request.version < (1, 1):
@@ -134,137 +131,73 @@ class ArrowStream(web.StreamResponse):
 
 @dataclass(frozen=True)
 class BulkRead:
-    """One request to read: one partition, several, or all of the dataset's, one after the other."""
+    """One request to read partitions one after the other, the first one by this ``reader``."""
 
     reads: Reads
     dataset: Dataset
     ticket: Ticket
-    peer: str
+    reader: Reader
 
     @property
     def _indices(self) -> Sequence[int]:
         """The partitions of the moment of the call."""
-        if self.ticket.partition is not None:
-            return [self.ticket.partition]
-        return self.dataset.listed(self.ticket.partitions or ALL)
+        listed = self.ticket.partitions
+        return [self.reader.partition] if listed is None else self.dataset.listed(listed)
 
     def check(self) -> None:
         """Raise the errors that :meth:`Reads.read` would raise at once, while an HTTP status can still be sent."""
-        if self.ticket.partition is None and self.dataset.failure is not None:
+        if self.ticket.partitions is not None and self.dataset.failure is not None:
             for partition in self.dataset.partitions():
                 partition.check()
-        first = self.dataset.partition(self._indices[0])
+        first = self.dataset.partition(self.reader.partition)
         first.check()
         first.subscribe(self.ticket.from_).close()
         if first.state is PartitionState.SEALED:
-            self._range().check(first)
+            FrameRange.of(self.ticket).check(first)
 
     async def headers(self) -> dict[str, str]:
         """The headers before the first byte; with totals only if whole partitions were asked for and are sealed."""
-        ticket, dataset = self.ticket, self.dataset
-        names: Sequence[object] = (
-            [ticket.partition] if ticket.partition is not None else ticket.partitions or ()
-        )
-        of = f"{dataset.name}/{','.join(map(str, names))}" if names else dataset.name
-        totals, sealed = (
-            Trailers(of_one=ticket.partition is not None),
-            ticket.partition is not None or dataset.sealed,
-        )
-        async for index in in_slices(self._indices):
+        ticket, dataset, indices = self.ticket, self.dataset, self._indices
+        numbers = "" if ticket.partitions == ALL else f"/{','.join(map(str, indices))}"
+        totals = Trailers(of_one=ticket.partitions is None)
+        sealed = ticket.partitions is None or dataset.sealed
+        async for index in in_slices(indices):
             if dataset.lacks_frames(index):
                 continue
             partition = dataset.partition(index)
             sealed = sealed and partition.state is PartitionState.SEALED
             if not sealed:
                 break
-            totals.add(self._range(), partition)
+            totals.add(FrameRange.of(ticket), partition)
         whole = sealed and ticket.until is None and not (ticket.partitions and ticket.from_)
         return {
             **dict(head_of_read(dataset)),
             SEALED_HEADER: "true" if sealed else "false",
-            PARTITION_HEADER: of,
-            **dict(self._range().place()),
+            PARTITION_HEADER: dataset.name + numbers,
+            **dict(FrameRange.of(ticket).place()),
             # A URL without a generation means the current one.
             "Cache-Control": "no-store",
             **(totals.fields if whole else {}),
         }
 
     async def answer(self, request: web.Request, call: ServedCall) -> web.StreamResponse:
-        """Send the stream to its end, or cut it.
-
-        Raises:
-            FlightShuffleError: before the first byte it becomes a status; after it the connection is cut.
-            ConnectionError: the client has left.
+        """Send the stream to its end, or cut it. Raises FlightShuffleError: before the first byte it becomes a status;
+        after it the connection is cut; ConnectionError: the client has left.
         """
-        reads, dataset, ticket, peer = self.reads, self.dataset, self.ticket, self.peer
-        first_index = self._indices[0]
-        dataset.attached.want(dataset, first_index)
-        await reads.loading.load(dataset, dataset.partition(first_index))
+        reads, dataset, ticket, reader = self.reads, self.dataset, self.ticket, self.reader
+        dataset.attached.want(dataset, reader.partition)
+        first = dataset.partition(reader.partition)
+        await reads.loading.load(dataset, first)
         self.check()
-        pace = Pace(proven=not request.secure)  # see outlet
-        call.reads(pace, dataset)
-        reader = Reader(dataset.name, first_index, peer, pace)
+        call.reads(reader.pace, dataset)
         schema = await reads.schema_of(dataset, reader)
         indices = self._indices  # in one step with the headers' totals: an append adds partitions
-        ends = None if ticket.partitions is None else PartitionEnds(dataset, schema)
-        trailers = Trailers(of_one=ticket.partition is not None)
-        trailers.add(self._range(), dataset.partition(first_index))
-        stream, checked = await _begun(request, await self.headers(), trailers.fields)
-        trailers.clear()
-        try:
-            await reads.delivery.deliver(stream.write, _schema_chunks(schema.header, checked=checked), reader)
-            present = Slice()  # of all partitions: many may have a few small frames
-            for index in indices:
-                reader = Reader(dataset.name, index, peer, pace, ticket.reader)
-                if not dataset.lacks_frames(index):
-                    frame_range = self._range(index)
-                    await self._send_partition(stream, reader, frame_range, present, checked=checked)
-                    await present.end()
-                    # Not later: a source's partition may be released as soon as it has no reader.
-                    trailers.add(frame_range, dataset.partition(index))
-                if ends is not None:
-                    end = [FramedMessage(each.parts, each.crc32c) for each in await ends.of(index)]
-                    await reads.delivery.deliver(stream.write, chunks_of(end, checked=checked), reader)
-                    await present.end()
-            check_names_start(dataset, ticket.start)  # it may have been sealed meanwhile
-            await reads.delivery.deliver(stream.finish, trailers.fields, reader)
-            async for index in in_slices(indices):
-                if not dataset.lacks_frames(index):
-                    self._range(index).ended(dataset, Reader(dataset.name, index, peer, name=ticket.reader))
-        finally:
-            stream.cut_unless_whole()
-        return stream
-
-    async def _send_partition(
-        self, stream: ArrowStream, reader: Reader, frame_range: FrameRange, present: Slice, *, checked: bool
-    ) -> None:
-        reads, partition = self.reads, self.dataset.partition(reader.partition)
-
-        async def parked(drained: Awaitable[None]) -> None:
-            await reads.delivery.deliver(lambda _: drained, None, reader, partition=partition)
-
-        outlet = stream.outlet(parked)
-        most_bytes = SECURE_BURST_BYTES if outlet is None else BURST_BYTES
-        burst_bytes = min(most_bytes, reads.budget.max_message_bytes // 8)
-        bursts = reads.read(self.dataset, reader, frame_range, burst_bytes=burst_bytes)
-        try:
-            async with aclosing(bursts):
-                async for burst in bursts:
-                    if outlet is not None:
-                        await outlet.send(burst, checked=checked)
-                    else:
-                        parts = chunks_of(messages_of(burst), checked=checked)
-                        await reads.delivery.deliver(stream.write, parts, reader, room=burst[0].room)
-                        del parts
-                    await present.end()
-        finally:
-            if outlet is not None:
-                outlet.close()
-
-    def _range(self, index: int | None = None) -> FrameRange:
-        """Of the partition of that number; None for the first one."""
-        first = index in (None, self._indices[0])
-        return FrameRange(self.ticket.from_ if first else 0, self.ticket.until)
+        of_one = ticket.partitions is None
+        trailers = dict(FrameRange.of(ticket).trailers(first)) if of_one else (ROWS_TRAILER, FRAMES_TRAILER)
+        stream = _Stream(reads, dataset, request)
+        async with stream.begun(await self.headers(), trailers, schema.header, reader) as response:
+            await send_partitions(dataset, ticket, indices, reader, stream)
+        return response
 
 
 @dataclass(frozen=True)
@@ -278,7 +211,7 @@ class BulkVersionRead:
     reads: Reads
     dataset: Dataset
     read: VersionRead
-    peer: str
+    reader: Reader
 
     def check(self) -> None:
         """Raise the errors that a read would raise at once, while an HTTP status can still be sent."""
@@ -294,46 +227,70 @@ class BulkVersionRead:
     async def answer(self, request: web.Request, call: ServedCall) -> web.StreamResponse:
         """As :meth:`BulkRead.answer`."""
         self.check()
-        delivery, counters = self.reads.delivery, self.reads.counters
-        counters.gets += 1
-        pace = Pace()
-        call.reads(pace, self.dataset)
-        reader = Reader(self.dataset.name, 0, self.peer, pace)
-        stream, checked = await _begun(request, await self.headers(), (ROWS_TRAILER, FRAMES_TRAILER))
-        rows = frames = 0
+        call.reads(self.reader.pace, self.dataset)
+        trailers, header = (ROWS_TRAILER, FRAMES_TRAILER), self.read.schema_header()
+        stream = _Stream(self.reads, self.dataset, request)
+        async with stream.begun(await self.headers(), trailers, header, self.reader) as response:
+            await send_versions(self.dataset, self.read, self.reader, stream, self.reads.counters)
+        return response
+
+
+class _Stream:
+    """The stream that answers one request."""
+
+    def __init__(self, reads: Reads, dataset: Dataset, request: web.Request) -> None:
+        self._reads = reads
+        self._dataset = dataset
+        self._request = request
+        self._checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
+
+    @asynccontextmanager
+    async def begun(
+        self, headers: Mapping[str, str], trailers: Iterable[str], schema_header: bytes, reader: Reader
+    ) -> AsyncIterator[ArrowStream]:
+        """Send the head, with the trailers' names, and the schema. Without ``finish`` the connection is cut."""
+        extra = {CHECKSUMS_HEADER: CHECKSUMS} if self._checked else {}
+        self._response = ArrowStream({**headers, "Trailer": ", ".join(trailers), **extra})
+        await self._response.prepare(self._request)
+        schema = wire.FlightData(header=memoryview(schema_header))
         try:
-            schema = _schema_chunks(self.read.schema_header(), checked=checked)
-            await delivery.deliver(stream.write, schema, reader)
-            async with aclosing(self.read.bursts(reader)) as bursts:
-                async for burst in bursts:
-                    messages = [FramedMessage(message.parts, message.crc32c) for message in burst]
-                    await delivery.deliver(
-                        stream.write, chunks_of(messages, checked=checked), reader, room=burst.room
-                    )
-                    for message in burst:
-                        counters.frames_sent(1, message.size_bytes)
-                        pace.count(message.rows, message.size_bytes)
-                        rows, frames = rows + message.rows, frames + 1
-                    self.dataset.touch()
-                    del burst, messages
-            trailers = {ROWS_TRAILER: str(rows), FRAMES_TRAILER: str(frames)}
-            await delivery.deliver(stream.finish, trailers, reader)
+            await self._write([FramedMessage(schema, message_crc32c(schema_header))], reader)
+            yield self._response
         finally:
-            stream.cut_unless_whole()
-        return stream
+            self._response.cut_unless_whole()
 
+    async def send_partition(self, reader: Reader, frame_range: FrameRange, present: Slice) -> None:
+        reads, partition = self._reads, self._dataset.partition(reader.partition)
 
-async def _begun(
-    request: web.Request, headers: Mapping[str, str], trailers: Iterable[str]
-) -> tuple[ArrowStream, bool]:
-    """An answer whose head was sent, and whether its chunks have checksums. ``trailers``: their names."""
-    checked = request.headers.get(CHECKSUMS_HEADER) == CHECKSUMS
-    extra = {CHECKSUMS_HEADER: CHECKSUMS} if checked else {}
-    stream = ArrowStream({**headers, "Trailer": ", ".join(trailers), **extra})
-    await stream.prepare(request)
-    return stream, checked
+        async def parked(drained: Awaitable[None]) -> None:
+            await reads.delivery.deliver(lambda _: drained, None, reader, partition=partition)
 
+        outlet = self._response.outlet(parked)
+        most_bytes = SECURE_BURST_BYTES if outlet is None else BURST_BYTES
+        burst_bytes = min(most_bytes, reads.budget.max_message_bytes // 8)
+        bursts = reads.read(self._dataset, reader, frame_range, burst_bytes=burst_bytes)
+        try:
+            async with aclosing(bursts):
+                async for burst in bursts:
+                    if outlet is not None:
+                        await outlet.send(burst, checked=self._checked)
+                    else:
+                        await self._write(messages_of(burst), reader, burst[0].room)
+                    await present.end()
+        finally:
+            if outlet is not None:
+                outlet.close()
 
-def _schema_chunks(header: bytes, *, checked: bool) -> list[Part]:
-    message = FramedMessage(wire.FlightData(header=memoryview(header)), message_crc32c(header))
-    return chunks_of([message], checked=checked)
+    async def send_made(
+        self, messages: Sequence[VersionedMessage], reader: Reader, room: Reservation | None = None
+    ) -> None:
+        await self._write([FramedMessage(each.parts, each.crc32c) for each in messages], reader, room)
+
+    async def finish(self, trailers: Mapping[str, str], reader: Reader) -> None:
+        await self._reads.delivery.deliver(self._response.finish, trailers, reader)
+
+    async def _write(
+        self, messages: Sequence[FramedMessage], reader: Reader, room: Reservation | None = None
+    ) -> None:
+        parts = chunks_of(messages, checked=self._checked)
+        await self._reads.delivery.deliver(self._response.write, parts, reader, room=room)

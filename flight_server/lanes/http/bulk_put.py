@@ -95,12 +95,8 @@ class _Large:
 
 
 class Incoming:
-    """Cuts the bytes that arrive into messages.
-
-    Args:
-        scratch: where bytes of no large message arrive. All connections of a loop may share it: nothing stays there
-            between two reads.
-        checked: each length is followed by a checksum.
+    """Cuts the bytes that arrive into messages. ``scratch``: where bytes of no large message arrive. All connections of
+    a loop may share it: nothing stays there between two reads. ``checked``: each length is followed by a checksum.
     """
 
     def __init__(self, scratch: memoryview, max_message_bytes: int, *, checked: bool = False) -> None:
@@ -158,9 +154,7 @@ class Incoming:
         return self.ready
 
     def take(self) -> bytes | None:
-        """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: the announced message is
-        longer than ``max_message_bytes``.
-        """
+        """The next message, or None at the end marker. Only when ``ready``. Raises BadFrame: it is too long."""
         if self._large is not None:
             message, self._rest = self._large.take()
             self._large = None
@@ -238,9 +232,7 @@ class Intake(asyncio.BufferedProtocol):
         self._transport.write(_CHECKED_HEAD if checked else _HEAD)
 
     async def receive(self) -> web.StreamResponse:
-        """Take the put, and accept it. Raises FlightShuffleError: see :meth:`PutReceiver.receive`. Answer with
-        ``refuse``.
-        """
+        """Take the put, and accept it. Raises as :meth:`PutReceiver.receive`; answer with ``refuse``."""
         async with aclosing(self._messages()) as messages:
             await self._puts.receive(messages, self.producer, self)
         self._transport.write(answer(ACCEPTED))
@@ -272,7 +264,7 @@ class Intake(asyncio.BufferedProtocol):
         assert incoming is not None
         at_once = 0
         while True:
-            if self.producer.arrivals.used_bytes:
+            if self.producer.admission.arrivals.used_bytes:
                 await self.producer.room()
             if not incoming.ready:
                 with self.producer.awaited():

@@ -32,55 +32,7 @@ class FramedMessage(NamedTuple):
 
 
 def framed(messages: Sequence[FramedMessage], *, checked: bool) -> Iterator[bytes | FramedMessage]:
-    """The messages and the bytes around each chunk: one chunk, or if ``checked`` chunks of ``CHECKED_MESSAGES``, with
-    checksums.
-    """
-    for head, some in _chunks(messages, checked=checked):
-        yield head
-        yield from some
-        yield b"\r\n"
-
-
-def chunks_of(messages: Sequence[FramedMessage], *, checked: bool) -> list[Part]:
-    """The messages in the chunks of :func:`framed`."""
-    parts: list[Part] = []
-    small: list[Part] = []
-    for head, some in _chunks(messages, checked=checked):
-        small.append(head)
-        _join(some, parts, small)
-        small.append(b"\r\n")
-    if small:
-        parts.append(b"".join(small))
-    return parts
-
-
-def chunk(parts: list[Part]) -> list[Part]:
-    """The parts as one chunk."""
-    return [b"%x\r\n" % size_of(parts), *parts, b"\r\n"]
-
-
-def joined(messages: Iterable[FramedMessage]) -> list[Part]:
-    """The messages in IPC form: of each its prefix, its header padded to 8 bytes, and its body.
-
-    The header is never changed, and the body as long as it says.
-    """
-    parts: list[Part] = []
-    small: list[Part] = []
-    _join(messages, parts, small)
-    if small:
-        parts.append(b"".join(small))
-    return parts
-
-
-def size_of(parts: Iterable[Part]) -> int:
-    """The bytes of all parts."""
-    return sum(map(len, parts))
-
-
-def _chunks(
-    messages: Sequence[FramedMessage], *, checked: bool
-) -> Iterator[tuple[bytes, Sequence[FramedMessage]]]:
-    """The head of each chunk, and its messages."""
+    """The messages and the bytes around the one chunk, or if ``checked`` around chunks of ``CHECKED_MESSAGES``."""
     at_once = CHECKED_MESSAGES if checked else max(1, len(messages))
     for begin in range(0, len(messages), at_once):
         some = messages[begin : begin + at_once]
@@ -89,14 +41,36 @@ def _chunks(
             header_bytes = len(parts.header)
             size_bytes = _PREFIX_BYTES + header_bytes + -header_bytes % 8 + len(parts.body)
             total_bytes += size_bytes
-            sums.append(f"{size_bytes:x}-{crc32c:08x}")
+            if checked:
+                sums.append(f"{size_bytes:x}-{crc32c:08x}")
         extension = f";{CHECKSUMS}={'.'.join(sums)}" if checked else ""
-        yield f"{total_bytes:x}{extension}\r\n".encode("ascii"), some
+        yield f"{total_bytes:x}{extension}\r\n".encode("ascii")
+        yield from some
+        yield b"\r\n"
 
 
-def _join(messages: Iterable[FramedMessage], parts: list[Part], small: list[Part]) -> None:
-    """Append the messages to the parts; ``small``: what is to be copied together before the next part."""
-    for (_, header, _, body), _ in messages:
+def chunks_of(messages: Sequence[FramedMessage], *, checked: bool) -> list[Part]:
+    """The messages in the chunks of :func:`framed`."""
+    return joined(framed(messages, checked=checked))
+
+
+def chunk(parts: list[Part]) -> list[Part]:
+    """The parts as one chunk."""
+    return [b"%x\r\n" % size_of(parts), *parts, b"\r\n"]
+
+
+def joined(pieces: Iterable[bytes | FramedMessage]) -> list[Part]:
+    """The pieces, the messages in IPC form: of each its prefix, its header padded to 8 bytes, and its body.
+
+    The header is never changed, and the body as long as it says.
+    """
+    parts: list[Part] = []
+    small: list[Part] = []  # what is to be copied together before the next part
+    for piece in pieces:
+        if isinstance(piece, bytes):
+            small.append(piece)
+            continue
+        (_, header, _, body), _ = piece
         padding = -len(header) % 8
         small += (_PREFIX(ipc_framing.CONTINUATION, len(header) + padding), header, _PADDING[:padding])
         if len(body) < SMALL_BODY_BYTES:
@@ -104,3 +78,11 @@ def _join(messages: Iterable[FramedMessage], parts: list[Part], small: list[Part
         else:
             parts += (b"".join(small), body)
             small.clear()
+    if small:
+        parts.append(b"".join(small))
+    return parts
+
+
+def size_of(parts: Iterable[Part]) -> int:
+    """The bytes of all parts."""
+    return sum(map(len, parts))

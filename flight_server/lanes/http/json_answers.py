@@ -15,10 +15,8 @@ MAX_BODY_BYTES = 4096
 
 
 async def small_body(request: web.Request, stall_seconds: float) -> bytes:
-    """The body of a request.
-
-    Raises:
-        InvalidRequest: it has no length, is longer than ``MAX_BODY_BYTES``, or takes longer than ``stall_seconds``.
+    """The body of a request. Raises InvalidRequest: it has no length, is longer than ``MAX_BODY_BYTES``, or takes
+    longer than ``stall_seconds``.
     """
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > MAX_BODY_BYTES:

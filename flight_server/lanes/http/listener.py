@@ -47,7 +47,7 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -67,7 +67,9 @@ from flight_server.access import (
 )
 from flight_server.concurrency import Turns
 from flight_server.datasets import Caller
+from flight_server.memory import Pace
 from flight_server.protocol import (
+    ALL,
     HOLD,
     PUT_PATH,
     FlightShuffleError,
@@ -90,6 +92,7 @@ from flight_server.reporting import (
     statistics_answer,
     why_answer,
 )
+from flight_server.tiering import Reader
 from flight_server.transfer import PutReceiver, Reads
 
 from .bulk_get import ArrowStream, BulkRead, BulkVersionRead
@@ -312,17 +315,15 @@ class HttpServer:
         call.dataset = name
         ticket = _ticket(request, name, matched["partition"])
         call.partition = ticket.partition
-        dataset = caller.portion_of(name, ticket.generation, ticket.start)
-        if ticket.partitions is not None:
-            dataset.listed(ticket.partitions)
-        elif ticket.partition is not None:
-            dataset.partition(ticket.partition)
+        dataset, index = caller.resolve(ticket)
         read = self._puts.kinds[dataset.kind].read(dataset, ticket.versions, ticket.until)
+        pace = Pace(proven=read is None and not request.secure)  # see outlet
+        reader = Reader(dataset.name, index, caller.peer, pace, ticket.reader)
         bulk_read: BulkRead | BulkVersionRead
         if read is not None:
-            bulk_read = BulkVersionRead(self._reads, dataset, read, caller.peer)
+            bulk_read = BulkVersionRead(self._reads, dataset, read, reader)
         else:
-            bulk_read = BulkRead(self._reads, dataset, ticket, caller.peer)
+            bulk_read = BulkRead(self._reads, dataset, ticket, reader)
         dataset.touch()
         if request.method == "HEAD":
             bulk_read.check()
@@ -408,7 +409,9 @@ def _ticket(request: web.Request, dataset: str, partition: str | None) -> Ticket
         raise InvalidRequest("'from', 'until' and 'reader' go with one partition: …/partitions/0")
     if partition is not None:
         body["partition"] = parse_partition(partition)
-    return Ticket.of(body, "the query")
+    ticket = Ticket.of(body, "the query")
+    one = ticket.partition is not None or ticket.versions is not None
+    return ticket if one or ticket.partitions is not None else replace(ticket, partitions=ALL)
 
 
 def _metrics() -> type[Metrics]:

@@ -20,13 +20,8 @@ def bracketed(host: str) -> str:
 
 
 def bind(host: str, port: int, *, option: str) -> socket.socket:
-    """A TCP socket that is bound and does not listen yet. Blocks while the host's name is looked up.
-
-    Args:
-        option: the port's flag, for the error.
-
-    Raises:
-        AddressRefused: the address cannot be bound.
+    """A TCP socket that is bound and does not listen yet. Blocks while the host's name is looked up. ``option``: the
+    port's flag, for the error. Raises AddressRefused: the address cannot be bound.
     """
     where = f"{bracketed(host)}:{port}"
     try:

@@ -75,11 +75,8 @@ class Outlet:
         self._parked = parked
 
     async def send(self, burst: FrameBurst, *, checked: bool) -> None:
-        """Send the burst.
-
-        Raises:
-            ConnectionError: the client has left.
-            FlightShuffleError: see :meth:`FrameBurst.fetch`.
+        """Send the burst. Raises ConnectionError: the client has left; FlightShuffleError: see
+        :meth:`FrameBurst.fetch`.
         """
         parts = chunks_of(messages_of(burst), checked=checked)
         left_bytes = await self._push(parts)

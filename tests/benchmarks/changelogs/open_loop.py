@@ -10,8 +10,7 @@ on self-compacting dataflows.)
 
 Rule: ``latest`` by the time. Not counted are the first ``--warm-up`` seconds. Columns of the table: latency in ms;
 the 99th percentile over the first and the last tenth of the seconds; the server's resident size, its files and its
-rows at the begin and at the end. Everything for each second is in ``build/benchmarks/open_loop.json``, and drawn in
-``build/benchmarks/open_loop.png``.
+rows at the begin and at the end. Everything for each second is in ``build/benchmarks/open_loop.json``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ import pyarrow as pa
 from spark_client import ShuffleClient, latest
 from spark_client.changelogs.gathered_puts import LINGER_SECONDS
 from tests.benchmarks.changelogs import ends
-from tests.benchmarks.environments import environment
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
@@ -42,7 +40,6 @@ KEYS = (1, 100_000)
 RATES = (1000, 10_000)
 DELAYS = {"off": 1e9, "1 ms": 0.001, "100 ms": 0.1, "1 s": 1.0}
 RESULTS = ROOT / "build" / "benchmarks"
-REQUIREMENTS = Path(__file__).with_name("plotting.txt")
 COLUMNS = [
     "keys, updates/s, delay",
     "median",
@@ -77,7 +74,7 @@ class Seconds:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, and draw the plot."""
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="open_loop")
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--warm-up", type=int, default=5, help="seconds before these")
@@ -87,7 +84,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--only", nargs="+", default=(), help="cases with one of these in '1 keys, 1000/s, 1 ms'"
     )
-    parser.add_argument("--no-plot", action="store_true")
     options = parser.parse_args(arguments)
     console.print(
         f"[bold]Open loop[/bold] · {conditions(1)}; {options.seconds} s each after {options.warm_up} s of warm-up"
@@ -100,12 +96,7 @@ def main(arguments: list[str]) -> None:
             found.append(_run(some_keys, some_rate, delay, name, options))
     table("Latency in ms, and what it costs", COLUMNS, [_row(each) for each in found])
     RESULTS.mkdir(parents=True, exist_ok=True)
-    results = RESULTS / "open_loop.json"
-    results.write_text(json.dumps([asdict(each) for each in found]))
-    if not options.no_plot:
-        plot = [environment("plotting", REQUIREMENTS), Path(__file__).with_name("plot.py"), results]
-        subprocess.run([*plot, RESULTS / "open_loop.png"], check=True)
-        console.print(f"drawn in {RESULTS / 'open_loop.png'}")
+    (RESULTS / "open_loop.json").write_text(json.dumps([asdict(each) for each in found]))
 
 
 def _run(keys: int, rate: int, delay: str, name: str, options: argparse.Namespace) -> Seconds:

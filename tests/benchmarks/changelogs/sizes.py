@@ -14,14 +14,13 @@ stores are compared with the bound: 2 x the rows that were needed, and those tha
 ``worst`` is the greatest quotient, but while a hold keeps the rows, and ``FEW`` delays after it; ``at the end`` the one
 when nothing was put for ``FEW`` delays. At most 1 is as promised. ``written`` is what the server's process wrote to the
 disk (``write_bytes`` of /proc/<pid>/io: records, files, and what compaction makes of them) for each byte of a put.
-Everything is in ``build/benchmarks/sizes.json``, and drawn in ``build/benchmarks/sizes.png``.
+Everything is in ``build/benchmarks/sizes.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import tempfile
 import threading
 import time
@@ -37,7 +36,6 @@ import pyarrow as pa
 
 from flight_server.protocol import KeepRule
 from spark_client import Changelog, ShuffleClient, latest, pair, until_closed
-from tests.benchmarks.environments import environment
 from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support.rooms import ROOT
 from tests.support.server_process import ServerProcess
@@ -49,7 +47,6 @@ SCHEMA = pa.schema(
     [("key", pa.int64()), ("time", pa.int64()), ("value", pa.float64()), ("name", pa.string())]
 )
 RESULTS = ROOT / "build" / "benchmarks"
-REQUIREMENTS = Path(__file__).with_name("plotting.txt")
 COLUMNS = [
     "pattern",
     "rows put",
@@ -252,13 +249,12 @@ PATTERNS: dict[str, tuple[int, KeepRule, Callable[[Pattern], None]]] = {
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table, and draw the plot."""
+    """Print the table."""
     parser = argparse.ArgumentParser(prog="sizes")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument(
         "--only", nargs="+", default=(), help="patterns with one of these words in their names"
     )
-    parser.add_argument("--no-plot", action="store_true")
     options = parser.parse_args(arguments)
     console.print(f"[bold]Sizes[/bold] · {conditions(1)}; {options.minutes:g} minutes")
     chosen = {
@@ -273,12 +269,7 @@ def main(arguments: list[str]) -> None:
         [_row(each) for each in found],
     )
     RESULTS.mkdir(parents=True, exist_ok=True)
-    results = RESULTS / "sizes.json"
-    results.write_text(json.dumps([asdict(each) for each in found]))
-    if not options.no_plot:
-        plot = [environment("plotting", REQUIREMENTS), Path(__file__).with_name("plot_sizes.py"), results]
-        subprocess.run([*plot, RESULTS / "sizes.png"], check=True)
-        console.print(f"drawn in {RESULTS / 'sizes.png'}")
+    (RESULTS / "sizes.json").write_text(json.dumps([asdict(each) for each in found]))
     console.print(f"worst: {max(max(each.quotients(), default=0.0) for each in found):.2f}")
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.benchmarks.environments import environment
 from tests.benchmarks.measure import Subject, console, table
 from tests.benchmarks.on_spark import pipelines
 from tests.benchmarks.on_spark.engines import COLUMNS, Engines, Laps, Options, compared, rows_of
@@ -131,7 +131,7 @@ def _measured(
     with ExitStack() as stack:
         subjects: list[Subject] = []
         for name in names:
-            python = Path(sys.executable) if name == "plain" else environment("other-engines", REQUIREMENTS)
+            python = Path(sys.executable) if name == "plain" else _environment()
             engine = stack.enter_context(Engine(name, python))
             console.print(f"{name}: {engine.versions}")
             subjects.append(engines.subject(name, partial(asked, engine)))
@@ -139,3 +139,16 @@ def _measured(
         subjects.append(engines.subject(kind, ours, laps.end, ours=True))
         compared(engines, subjects, options)
     return rows_of(job.name, subjects)
+
+
+def _environment() -> Path:
+    """The interpreter of ``build/other-engines``, where ``REQUIREMENTS`` are installed if they are not yet."""
+    home = ROOT / "build" / "other-engines"
+    python, stamp = home / "bin" / "python", home / REQUIREMENTS.name
+    if not stamp.exists() or stamp.read_bytes() != REQUIREMENTS.read_bytes():
+        shutil.rmtree(home, ignore_errors=True)
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, home], check=True)
+        subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS], check=True)
+        shutil.copy(REQUIREMENTS, stamp)
+    return python

@@ -6,7 +6,6 @@ Waiting and waking, which need a loop, are in ``test_broadcast_schedules``.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import weakref
 from contextlib import closing
@@ -32,9 +31,9 @@ from flight_server.concurrency.broadcast_queue import (
     Subscription,
     WouldBlock,
 )
-from flight_server.protocol.errors import Conflict, FlightShuffleError, ProducerFailed
+from flight_server.protocol.errors import FlightShuffleError, ProducerFailed
 from tests.support.examples import examples
-from tests.support.queues import KeptItems, kept_queue, next_one, take_one
+from tests.support.queues import KeptItems, kept_queue, take_one
 
 
 class Broken(FlightShuffleError):
@@ -247,46 +246,3 @@ def test_a_failure_releases_every_item_at_once() -> None:
     finally:
         gc.enable()
     reader.close()
-
-
-def test_a_subscription_that_is_ended_tells_its_reader_why() -> None:
-    queue: BroadcastQueue[str] = BroadcastQueue(KeptItems())
-    queue.publish("a", 1)
-    with closing(queue.subscribe()) as reader:
-        cause = Conflict("another connection has taken over")
-        reader.end(cause)
-        for _ in range(2):
-            with pytest.raises(Conflict, match="taken over") as caught:
-                take_one(reader)
-            assert caught.value is not cause
-
-
-async def test_closing_a_subscription_ends_its_own_wait_and_no_other() -> None:
-    queue = kept_queue()
-    leaving, staying = queue.subscribe(), queue.subscribe()
-    left = asyncio.ensure_future(next_one(leaving))
-    stayed = asyncio.ensure_future(next_one(staying))
-    await asyncio.sleep(0)
-    leaving.close()
-    async with asyncio.timeout(10):
-        with pytest.raises(ValueError, match="closed"):
-            await left
-        assert not stayed.done()
-        queue.publish(7, 1)
-        assert await stayed == 7
-
-
-def test_a_restored_queue_refuses_what_was_released_and_has_the_items_that_come_later() -> None:
-    items: KeptItems[str] = KeptItems()
-    queue = BroadcastQueue(items)
-    queue.restore(3, 30, 4, 40)
-    queue.close()
-    with pytest.raises(Gone):
-        queue.subscribe(2)
-    assert (len(queue), queue.first, queue.total_bytes) == (4, 3, 40)
-    items.kept[3] = ("d", 30)
-    reader = queue.subscribe(3)
-    assert reader.lag_bytes == 10
-    assert take_one(reader) == "d"
-    with pytest.raises(EndOfQueue):
-        take_one(reader)

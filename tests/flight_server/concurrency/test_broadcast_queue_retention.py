@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency.broadcast_queue import BroadcastQueue, Gone, Passes
-from tests.support.queues import KeptItems, kept_queue, next_one, take_one
+from flight_server.concurrency.broadcast_queue import Gone, Passes
+from tests.support.queues import kept_queue, next_one, take_one
 
 
 @pytest.mark.parametrize("count", [3, 300])  # few, and so many that the list drops the released ones
@@ -42,37 +42,6 @@ async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_
         # A reader that asks for a released item releases no other.
         assert take_one(fast) == count + 1
         assert queue.first == count
-
-
-async def test_a_reader_that_is_overtaken_between_its_waking_and_its_turn_is_told_so() -> None:
-    queue = kept_queue(1)
-    with closing(queue.subscribe()) as slow, closing(queue.subscribe()) as fast:
-        waiting = asyncio.ensure_future(next_one(slow))
-        await asyncio.sleep(0)
-        queue.publish(0, 1)
-        assert take_one(fast) == 0
-        queue.passed(0, 1)
-        async with asyncio.timeout(10):
-            with pytest.raises(Gone):
-                await waiting
-
-
-def test_what_is_released_is_told_in_order_and_each_item_once() -> None:
-    released: list[int] = []
-
-    class Told(KeptItems[int]):
-        def release(self, stop: int) -> None:
-            released.extend(range(self.first, stop))
-            super().release(stop)
-
-    queue = BroadcastQueue(Told(), 1)
-    for number in range(4):
-        queue.publish(number, 1)
-    queue.passed(0, 1)
-    queue.passed(0, 2)
-    assert released == [0, 1]
-    queue.clear()
-    assert released == [0, 1, 2, 3]
 
 
 @given(

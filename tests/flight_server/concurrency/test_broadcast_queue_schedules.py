@@ -107,7 +107,7 @@ async def all_kinds_of_readers(order: Random) -> None:
     starts = [0, 0, order.randrange(ITEMS), ITEMS]
     await asyncio.gather(writer, leaver(), *(reader(start) for start in starts))
     assert queue.subscriptions() == []
-    assert not queue._waiting
+    assert not queue._changes.waiting
 
 
 async def in_step(order: Random) -> None:

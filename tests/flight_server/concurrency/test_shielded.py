@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 
-from flight_server.concurrency import in_thread, to_its_end
+from flight_server.concurrency import in_thread
 
 
 @pytest.fixture
@@ -46,27 +43,3 @@ async def test_an_error_of_the_work_is_raised_without_its_step(threads: ThreadPo
     with pytest.raises(ZeroDivisionError):
         await in_thread(threads, lambda: 1 // 0, then=lambda: steps.append("then"))
     assert steps == []
-
-
-async def test_nothing_of_the_caller_is_kept_by_an_error(threads: ThreadPoolExecutor) -> None:
-    class Frames:
-        pass
-
-    def failed() -> asyncio.Future[None]:
-        future = asyncio.get_running_loop().create_future()
-        future.set_exception(ValueError("no"))
-        return future
-
-    async def call(frames: Frames) -> None:
-        await to_its_end(failed())
-
-    frames = Frames()
-    gone = weakref.ref(frames)
-    gc.disable()
-    try:
-        with suppress(ValueError):
-            await call(frames)
-        del frames
-        assert gone() is None
-    finally:
-        gc.enable()

@@ -164,14 +164,6 @@ def test_a_shuffle_that_is_replaced_before_its_seal_ends_its_attempts_and_reader
     assert pool.used_bytes == 0
 
 
-def test_readers_finish_a_shuffle_that_is_replaced_while_it_is_being_sealed() -> None:
-    dataset = shuffle()
-    write(dataset, 0, "a", 0)
-    accept(dataset, None)
-    dataset.replaced()
-    assert contents(dataset, 0) == [b"0a0"]
-
-
 def test_a_shuffle_that_is_replaced_while_its_seal_is_undone_ends_its_attempts_and_readers() -> None:
     pool = MemoryPool(None)
     dataset = shuffle()

@@ -100,10 +100,6 @@ def test_a_failed_dataset_that_is_taken_away_is_gone_because_it_failed(
     refused(NotFound, r"because its write had failed \(its producer broke off\)", lambda: catalogue.find("d"))
 
 
-def test_of_a_name_that_led_nowhere_no_end_is_known(catalogue: Catalogue) -> None:
-    refused(NotFound, "it was never written, it ended long ago", lambda: catalogue.find("d"))
-
-
 def test_a_staged_write_that_is_given_up_does_not_hide_why_the_dataset_of_its_name_is_gone(
     catalogue: Catalogue, clock: Clock
 ) -> None:

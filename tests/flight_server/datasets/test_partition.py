@@ -142,7 +142,7 @@ class Life:
         self.frames.append(one)
 
     def publish_what_is_on_disk(self) -> None:
-        one = Frame(rows=1, size_bytes=10, crc32c=0, payload=None, slice_=on_disk(b"0" * 10))
+        one = Frame(rows=1, size_bytes=10, crc32c=0, payload=None, slice=on_disk(b"0" * 10))
         self.partition.publish(one)
         self.frames.append(one)
 

@@ -34,20 +34,19 @@ def test_the_same_write_gets_the_same_dataset_and_another_one_another(catalogue:
     assert stage(catalogue, "e", "w").name == "e", "a write of another name is another one"
 
 
-def test_one_that_is_left_ends_with_the_lease_of_what_it_is_for(catalogue: Catalogue, clock: Clock) -> None:
-    request = CreateRequest("d", Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write="w", lease_seconds=60)
-    left = catalogue.stage(request, None)[0]
-    clock.now += 59
-    assert expired(catalogue) == []
-    clock.now += 1
-    assert expired(catalogue) == [left]
-
-
-def test_one_that_is_left_ends_after_an_hour_at_the_latest(catalogue: Catalogue, clock: Clock) -> None:
+def test_one_that_is_left_ends_with_the_lease_of_what_it_is_for_and_after_an_hour_at_the_latest(
+    catalogue: Catalogue, clock: Clock
+) -> None:
+    request = CreateRequest("s", Kind.SHUFFLE, mode=WriteMode.OVERWRITE, write="short", lease_seconds=60)
+    short = catalogue.stage(request, None)[0]
     left, sealed = stage(catalogue, "d", "w"), stage(catalogue, "e", "v")
     sealed.close()
     catalogue.take_name(sealed)
-    clock.now += WRITE_LEASE_SECONDS
+    clock.now += 59
+    assert expired(catalogue) == []
+    clock.now += 1
+    assert expired(catalogue) == [short]
+    clock.now += WRITE_LEASE_SECONDS - 60
     assert expired(catalogue) == [left]
     assert left.dropped
     assert catalogue.find("e") is sealed, "with the name it has got the lease that it was created with"

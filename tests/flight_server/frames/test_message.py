@@ -20,11 +20,11 @@ from flight_server.frames.message import (
 from flight_server.memory import DICTIONARY_BYTES
 from flight_server.memory.pool import MemoryPool
 from flight_server.protocol.errors import CorruptFrame
-from tests.support.frames import frame, on_disk, spill
+from tests.support.frames import dictionary, frame, on_disk, spill
 
 
 def message(sequence: int) -> DictionaryMessage:
-    return DictionaryMessage(Payload(b"", MemoryPool(None).empty()), sequence, 0)
+    return dictionary(b"", sequence)
 
 
 def test_a_spilled_frame_is_counted_until_the_reader_that_sends_it_is_done() -> None:

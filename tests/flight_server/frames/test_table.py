@@ -45,18 +45,3 @@ def test_a_table_that_adopts_frames_finds_each_in_the_segment_of_its_own_writer(
     assert not list((tmp_path / "staged").glob("*.frames")), (
         "the last frame of a segment takes its file with it"
     )
-
-
-def test_a_run_has_frames_in_ram_up_to_the_size_and_always_the_first_one(tmp_path: Path) -> None:
-    writer = segment_writer(tmp_path / "segments")
-    table = FrameTable(Metadata(), "d", 0)
-    frames = [frame(b"x" * size) for size in (10, 20, 30, 40, 50)]
-    for one in frames:
-        table.append(one, one.size_bytes)
-    assert table.run(0, 5, 60) == frames[:3]
-    assert table.run(0, 2, 60) == frames[:2]
-    assert table.run(4, 5, 0) == frames[4:]
-    written(writer, frames[2])
-    assert table.run(0, 5, 1000) == frames[:2]
-    assert table.run(2, 5, 1000) == [frames[2]]
-    assert table.run(3, 5, 1000) == frames[3:]

@@ -31,7 +31,6 @@ UNUSED_WHEN_IDLE = {
     "aiohttp.connector",
     "duckdb",
     "google.protobuf",
-    "grpc_health.v1",
     "multiprocessing",
     "opentelemetry",
     "pandas",

@@ -271,13 +271,6 @@ async def test_an_append_whose_target_is_dropped_between_two_steps_takes_the_nam
     assert sum(partition.totals.frames for partition in dataset.partitions()) == 40
 
 
-async def test_two_seals_at_once_are_one(catalogue: Catalogue, small_steps: None) -> None:
-    target = await seal(catalogue, large(catalogue, "w0", WriteMode.NEW))
-    dataset = large(catalogue, "w1", WriteMode.APPEND)
-    assert await asyncio.gather(*(seal(catalogue, dataset) for _ in range(3))) == [target] * 3
-    assert target.partition_count == 40
-
-
 async def test_an_append_that_is_dropped_between_any_two_steps_of_its_seal_is_not_said_to_be_sealed(
     catalogue: Catalogue, small_steps: None
 ) -> None:

@@ -139,7 +139,9 @@ def test_a_dictionary_takes_no_more_than_is_reserved_when_it_has_left_ram(catalo
     def make(number: int) -> None:
         room = catalogue.budget.metadata.reserve(DICTIONARY_BYTES, "a dictionary")
         payload = Payload(bytes(300), MemoryPool(None).reserve(300 + FRAME_BYTES))
-        message = DictionaryMessage(payload, number + 1000, (1 << 30) + number, room=room)
+        message = DictionaryMessage(
+            size_bytes=300, crc32c=(1 << 30) + number, payload=payload, sequence=number + 1000, room=room
+        )
         one = frame(number)
         one.dictionaries = NO_DICTIONARIES.replaced(number + 1000, message, delta=False)
         partition.publish(one)

@@ -37,38 +37,6 @@ def test_growth_above_a_mark_is_told_once_and_only_for_the_mark_set_last() -> No
     assert told == [20]
 
 
-def test_a_split_moves_bytes_without_the_pool_noticing() -> None:
-    pool = MemoryPool(100)
-    held = pool.reserve(10)
-    part = held.split(4)
-    assert (held.size_bytes, part.size_bytes, pool.used_bytes, pool.peak_bytes) == (6, 4, 10, 10)
-    del held
-    assert pool.used_bytes == 4
-
-
-def test_an_account_counts_in_its_parent_and_has_a_limit_of_its_own() -> None:
-    pool = MemoryPool(100)
-    frames, sends = pool.account("frames", 60), pool.account("sends", 40)
-    held = frames.try_reserve(60)
-    assert held is not None
-    assert frames.try_reserve(1) is None
-    other = sends.try_reserve(40)
-    assert other is not None
-    assert pool.used_bytes == 100
-    del held
-    assert (frames.used_bytes, sends.used_bytes, pool.used_bytes) == (0, 40, 40)
-
-
-def test_a_request_cancelled_after_its_grant_leaves_the_grant_to_its_holder() -> None:
-    pool = MemoryPool(10)
-    granted: list[Reservation] = []
-    request = pool.request(5, granted.append)
-    request.cancel()
-    assert pool.used_bytes == 5
-    granted.clear()
-    assert pool.used_bytes == 0
-
-
 def test_a_callback_may_use_the_pool() -> None:
     pool = MemoryPool(10)
     sizes: list[int] = []

@@ -69,16 +69,6 @@ def test_every_class_has_a_code_of_its_own_and_stands_in_the_table() -> None:
     assert written == {kind.__name__: kind.status for kind in defined if kind is not FlightShuffleError}
 
 
-def test_a_fresh_error_is_equal_and_has_no_traceback_of_another() -> None:
-    with pytest.raises(NotFound) as caught:
-        raise NotFound("gone", dataset="d")
-    fresh = caught.value.fresh()
-    assert caught.value.__traceback__ is not None
-    assert type(fresh) is NotFound
-    assert (fresh.message, fresh.detail) == ("gone", {"dataset": "d"})
-    assert (fresh.__traceback__, fresh.__cause__, fresh.__context__) == (None, None, None)
-
-
 def test_an_unknown_code_becomes_the_base_class_and_keeps_its_detail() -> None:
     error = from_json('{"error":"of a later version","message":"m","retryable":true,"x":1}')
     assert type(error) is FlightShuffleError

@@ -41,11 +41,6 @@ def test_a_batchs_header_says_its_kind_and_how_long_its_body_is(codec: str | Non
     assert read.decompressed_bytes(number) == (expected if codec else 0)
 
 
-def test_a_schemas_header_has_no_body() -> None:
-    read = IpcHeader(pa.ipc.read_message(BATCH.schema.serialize()).metadata.to_pybytes())
-    assert (read.kind, read.body_bytes) == (MessageKind.SCHEMA, 0)
-
-
 def test_a_schemas_metadata_is_told_whole_and_in_order() -> None:
     # pyarrow makes no such metadata, but pickles expressions with it.
     pickled = pc.and_kleene(pc.field("b"), pc.field("ä")).__reduce__()[1][0]

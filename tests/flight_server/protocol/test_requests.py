@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency import at_once
 from flight_server.protocol import (
     MAX_PARTITIONS,
     AcknowledgeRequest,
@@ -33,7 +32,6 @@ from flight_server.protocol import (
     Transaction,
     Versions,
     WriteMode,
-    bulk_path,
     check_attempt,
     parse_partition,
     partition_metadata,
@@ -147,7 +145,7 @@ REQUESTS: list[tuple[Callable[[bytes], object], st.SearchStrategy[Any]]] = [
     (Commit.parse, st.builds(Commit, VERSIONS, VERSIONS)),
     (CreateRequest.parse, create_requests()),
     (
-        lambda body: at_once(SealRequest.parsing(body)),
+        SealRequest.parse,
         st.builds(
             SealRequest,
             NAMES,
@@ -326,11 +324,6 @@ def test_a_path_is_a_dataset_and_perhaps_a_partition() -> None:
     for wrong in ([], [b"a", b"1", b"2"], [b"\xff"], [b"a", b"x"]):
         with pytest.raises(InvalidRequest):
             parse_path(wrong)
-
-
-def test_a_bulk_path_names_generation_and_start_where_they_are_given() -> None:
-    assert bulk_path("a/b", 3) == "/v1/datasets/a/b/partitions/3"
-    assert bulk_path("a", 0, "g", 5) == "/v1/datasets/a/partitions/0?generation=g&from=5"
 
 
 @pytest.mark.parametrize("name", ["a", "a.b", ".a", "a./b", "a/.b/c", "-", "a:b=c", "a/b=7", "7", "a/7/b"])

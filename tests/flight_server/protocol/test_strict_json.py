@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flight_server.concurrency import at_once
-from flight_server.protocol import strict_json
 from flight_server.protocol.errors import InvalidRequest
-from flight_server.protocol.strict_json import parse_json, parsing
+from flight_server.protocol.strict_json import parse_json
 
 
 @pytest.mark.parametrize(
@@ -59,13 +57,11 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(max_size=3), VALUES, max_size=4), st.sampled_from([None, 1]), st.booleans())
-def test_json_that_is_parsed_in_steps_means_the_same(
+def test_json_that_is_parsed_in_a_thread_means_the_same(
     body: dict[str, object], indent: int, escapes: bool
 ) -> None:
     text = json.dumps(body, indent=indent, ensure_ascii=escapes).encode()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strict_json, "_ONE_STEP_BYTES", 0)
-        assert at_once(parsing(text, "it")) == body
+    assert parse_json(text, "it", in_thread=True) == body
 
 
 @pytest.mark.parametrize(
@@ -82,10 +78,7 @@ def test_json_that_is_parsed_in_steps_means_the_same(
         *(b"{1:2}", b'{"a"}', b'{"a":}', b'{"a":{', b"[1]", b"{", b" "),
     ],
 )
-def test_what_is_refused_in_one_step_is_refused_in_several(
-    text: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(strict_json, "_ONE_STEP_BYTES", 0)
-    for parse in (parse_json, lambda *given: at_once(parsing(*given))):
-        with pytest.raises(InvalidRequest):
-            parse(text, "it")
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_what_is_refused_on_the_event_loop_is_refused_in_a_thread(text: bytes, in_thread: bool) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_json(text, "it", in_thread=in_thread)

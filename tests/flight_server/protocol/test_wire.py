@@ -128,10 +128,6 @@ def test_the_last_of_a_repeated_field_counts() -> None:
     assert wire.bytes_field(twice, 1, "Action") == b""
 
 
-def test_a_head_and_the_bytes_after_it_are_a_field() -> None:
-    assert wire.field_head(1000, 300) + bytes(300) == wire.field(1000, bytes(300))
-
-
 def decompressed_bytes(header: bytes, body: bytes) -> int:
     return IpcHeader(header).decompressed_bytes(partial(ipc_framing.number_at, memoryview(body)))
 
@@ -214,11 +210,3 @@ def test_the_byte_order_of_a_schema_is_read() -> None:
     assert ipc_framing.is_little_endian(schema_header(0))
     assert not ipc_framing.is_little_endian(schema_header(1))
     assert IpcHeader(schema_header(1)).kind is MessageKind.SCHEMA
-
-
-def test_an_encapsulated_message_is_padded_to_eight_bytes() -> None:
-    for size in range(1, 20):
-        encapsulated = ipc_framing.encapsulate(b"x" * size)
-        assert len(encapsulated) % 8 == 0
-        assert encapsulated.startswith(ipc_framing.CONTINUATION)
-        assert ipc_framing.schema_header(encapsulated).rstrip(b"\0") == b"x" * size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from contextlib import closing
@@ -92,15 +91,3 @@ async def test_damage_that_is_noted_is_listed_at_once_and_once_and_committed_whe
         refusal.refuses = False
         await database.commit(lambda _: None)  # comes later
         assert Quarantine(database).entries == [ENTRY]
-
-
-async def test_a_drop_that_is_cancelled_is_made(base: Path) -> None:
-    with closing(Database(base)) as database:
-        quarantine = Quarantine(database)
-        await added(database, quarantine, ENTRY)
-        drop = asyncio.ensure_future(quarantine.drop("d"))
-        await asyncio.sleep(0)
-        drop.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await drop
-        assert quarantine.entries == Quarantine(database).entries == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -149,18 +148,28 @@ async def test_waits_come_in_pages_longest_first(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [{"limit": MAX_PAGE + 1}, {"limit": 0}, {"first": -1}, {"first": "1"}, {"dataset": 3}, {"last": 1}],
+    ("parse", "body"),
+    [
+        *(
+            (Page.of, body)
+            for body in (
+                *({"limit": MAX_PAGE + 1}, {"limit": 0}, {"first": -1}),
+                *({"first": "1"}, {"dataset": 3}, {"last": 1}),
+            )
+        ),
+        *(
+            (Page.of_query, query)
+            for query in ({"first": "²"}, {"limit": "-1"}, {"limit": "1001"}, {"first": "1" * 16})
+        ),
+        (ListedPage.of, {"contains": 7}),
+    ],
 )
-def test_a_page_that_cannot_be_is_refused(body: dict[str, object]) -> None:
+def test_a_page_that_cannot_be_is_refused(parse: Callable[..., object], body: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
-        Page.parse(json.dumps(body).encode(), "statistics")
-
-
-@pytest.mark.parametrize("query", [{"first": "²"}, {"limit": "-1"}, {"limit": "1001"}, {"first": "1" * 16}])
-def test_a_page_in_a_url_that_cannot_be_is_refused(query: dict[str, str]) -> None:
-    with pytest.raises(InvalidRequest):
-        Page.of_query(query, "statistics")
+        parse(body, "statistics")
+    with pytest.raises(InvalidRequest, match="'order' is one of name, attention"):
+        ListedPage.of({"order": "size"}, "statistics")
+    assert ListedPage.of_query({"contains": "7", "limit": "7"}, "statistics").contains == "7"
 
 
 async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_of_a_text(
@@ -180,16 +189,6 @@ async def test_datasets_are_listed_by_name_or_by_what_needs_attention_and_those_
     assert listed_by_order[DatasetOrder.NAME] == ["a", "b-failed", "c", "d-awaited", "e-f"]
     assert listed_by_order[DatasetOrder.ATTENTION] == ["b-failed", "d-awaited", "a", "c", "e-f"]
     assert (part["count"], list(part["datasets"])) == (3, ["d-awaited", "e-f"])
-
-
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [({"order": "size"}, "'order' is one of name, attention"), ({"contains": 7}, "must be text")],
-)
-def test_an_unknown_order_is_refused(query: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidRequest, match=message):
-        ListedPage.of(query, "statistics")
-    assert ListedPage.of_query({"contains": "7", "limit": "7"}, "statistics").contains == "7"
 
 
 async def test_why_names_what_is_in_the_quarantine_as_far_as_the_caller_sees_it(node: Node) -> None:

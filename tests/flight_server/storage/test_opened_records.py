@@ -54,7 +54,7 @@ class DataDir:
             connection.execute("DELETE FROM dataset WHERE name = ?", (f"d{row}",))
             DATASET.put(connection, [(row, f"d{row}", generation, kind.value, "{}" * 300, None)])
             if kind is Kind.CHANGELOG:
-                CHANGELOG.put(connection, [(row, 0, 1, 0.0, RUN.put(connection, [(row, file, 1)]))])
+                CHANGELOG.put(connection, [(row, 0, 1, 0.0, RUN.put(connection, [(row, file, 1, "[]")]))])
             else:
                 FILE.put(connection, [(row, 0, file, 1)])
                 PARTITION.put(connection, [(row, number, 0, 0, 1, 1, 1, 1) for number in range(20)])
@@ -288,7 +288,7 @@ def test_a_changelog_whose_last_versions_may_be_lost_is_served_and_marked(data_d
     with data_dir.opened() as database:
         file, behind = data_dir.commit(database, 1, kind=Kind.CHANGELOG), data_dir.kill()
         run = data_dir.frames("d1", "g1", kind=Kind.CHANGELOG)
-        database.submit(lambda connection: RUN.put(connection, [(1, run, 2)])).result()
+        database.submit(lambda connection: RUN.put(connection, [(1, run, 2, "[]")])).result()
         witness = data_dir.kill()["witness"]
     data_dir.restore({**behind, "witness": witness})
     with data_dir.opened() as database:

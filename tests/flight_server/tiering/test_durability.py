@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from flight_server.datasets.catalogue import Catalogue
-from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.frames.message import NO_DICTIONARIES
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
 from flight_server.protocol import Retention
-from flight_server.protocol.checksums import crc32c
 from flight_server.storage.disk import Disk
 from flight_server.tiering.recovery import recover
+from tests.support.frames import dictionary
 from tests.support.queues import take_one
 from tests.support.sealing import (
     bytes_of,
@@ -61,7 +61,7 @@ async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node
     dataset = create(node)
     partition = dataset.begin_stream(0)
     messages = [
-        DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), sequence, crc32c(data))
+        dictionary(data, sequence, pool=node.budget.frames)
         for sequence, data in enumerate([b"base", b"delta", b"other"])
     ]
     first = NO_DICTIONARIES.replaced(7, messages[0], delta=False)
@@ -115,7 +115,7 @@ async def test_dictionaries_stay_on_disk_when_they_are_found_again(node: Node, t
     dataset = create(node)
     partition = dataset.begin_stream(0)
     data = b"\0" + b"x" * ((6 << 20) - 1)  # already its first byte begins no message
-    message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
+    message = dictionary(data, pool=node.budget.frames)
     partition.publish(frame(node, b"batch", NO_DICTIONARIES.replaced(0, message, delta=False)))
     await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)

@@ -13,12 +13,11 @@ import pytest
 
 from flight_server import config
 from flight_server.datasets.dataset import Dataset
-from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.frames.message import NO_DICTIONARIES
 from flight_server.kinds.seals import seal as seal_shuffle
 from flight_server.kinds.stream import StreamSink
 from flight_server.node import Node
 from flight_server.protocol import CreateRequest, Kind, PutCommand, Retention, SealRequest, WriteMode
-from flight_server.protocol.checksums import crc32c
 from flight_server.protocol.errors import Conflict, CorruptFrame, DataQuarantined, NotFound, Unavailable
 from flight_server.records import DATABASE_NAME, DiskTrouble, Quarantined
 from flight_server.server import Server
@@ -26,6 +25,7 @@ from flight_server.storage.opened_records import RECORDS_NAME
 from flight_server.tiering.readback import frame_lost
 from flight_server.tiering.recovery import recover
 from tests.support.catalogues import expired
+from tests.support.frames import dictionary
 from tests.support.sealing import (
     SCHEMA,
     Held,
@@ -106,32 +106,26 @@ async def test_an_overwrite_of_a_generation_that_is_gone_by_then_is_refused_and_
     await same_after_a_crash(node, tmp_path, b"winner")
 
 
+@pytest.mark.parametrize("of_a_generation", [True, False])
 async def test_a_drop_waits_for_the_overwrite_that_is_just_being_installed_and_drops_what_was_asked_for(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_a_generation: bool
 ) -> None:
+    """Of a name alone that is what the name leads to by then."""
     old = await written(node, b"old")
     held, end = await held_end(node, overwrite(node, b"new"), monkeypatch)
-    drop = asyncio.ensure_future(node.catalogue.remove("d", old.generation))
+    drop = asyncio.ensure_future(node.catalogue.remove("d", old.generation if of_a_generation else None))
     await asyncio.sleep(0.05)
     assert not drop.done()
     held.go_on()
     await end
-    with pytest.raises(NotFound, match="earlier generation"):
+    if of_a_generation:
+        with pytest.raises(NotFound, match="earlier generation"):
+            await drop
+        await same_after_a_crash(node, tmp_path, b"new")
+    else:
         await drop
-    await same_after_a_crash(node, tmp_path, b"new")
-
-
-async def test_a_drop_of_a_name_that_waits_for_an_overwrite_drops_what_the_name_leads_to_by_then(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await written(node, b"old")
-    held, end = await held_end(node, overwrite(node, b"new"), monkeypatch)
-    drop = asyncio.ensure_future(node.catalogue.remove("d"))
-    await asyncio.sleep(0.05)
-    held.go_on()
-    await asyncio.gather(end, drop)
-    assert node.catalogue.get("d") is None
-    assert committed(tmp_path) == []
+        assert node.catalogue.get("d") is None
+        assert committed(tmp_path) == []
 
 
 async def test_a_drop_that_is_given_up_takes_the_name_away_with_the_row(
@@ -427,7 +421,7 @@ async def test_a_commit_that_is_tried_again_has_the_dictionaries_of_all_partitio
     async with durable_node(tmp_path, patience_seconds=60) as node:
         dataset = create(node, partitions=2)
         for index, data in enumerate((b"one dictionary", b"another one")):
-            message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
+            message = dictionary(data, pool=node.budget.frames)
             state = NO_DICTIONARIES.replaced(0, message, delta=False)
             dataset.begin_stream(index).publish(frame(node, b"batch", state))
         await node.durability.persist(dataset, [0], lambda: None)

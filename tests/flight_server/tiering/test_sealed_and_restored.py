@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.frames.message import NO_DICTIONARIES, DictionaryMessage, Payload
+from flight_server.frames.message import NO_DICTIONARIES
 from flight_server.kinds.seals import seal
 from flight_server.node import Node
 from flight_server.protocol import (
@@ -21,8 +21,8 @@ from flight_server.protocol import (
     SealRequest,
     WriteMode,
 )
-from flight_server.protocol.checksums import crc32c
 from tests.support.examples import examples
+from tests.support.frames import dictionary
 from tests.support.ram_directory import ram_directory
 from tests.support.sealing import SCHEMA, bytes_of, durable_node, frame, restarted
 
@@ -80,7 +80,7 @@ async def sealed(node: Node, case: Case) -> dict[int, list[bytes]] | None:
         state = NO_DICTIONARIES
         if case.dictionaries:
             data = b"dictionary of %d" % producer
-            message = DictionaryMessage(Payload(data, node.budget.frames.reserve(len(data))), 0, crc32c(data))
+            message = dictionary(data, pool=node.budget.frames)
             state = state.replaced(0, message, delta=False)
         for number, place in enumerate(places):
             attempt.publish(place, frame(node, b"%d of %d" % (number, producer), state))

@@ -136,14 +136,14 @@ async def test_a_storage_that_does_not_answer_fails_the_write_at_its_deadline(
     node: Node, root: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The late call, which goes on in its thread, neither leaves anything nor writes into a later object."""
-    node.offloads._deadline_seconds = 0.05
+    node.offloads.deadline_seconds = 0.05
     dataset = sealed(node, {0: rows(0)})
     held = Held(StoredObject, method, monkeypatch)
     for why in ("no answer for 0.05 s", "no answer yet to an earlier call"):
         with pytest.raises(Unavailable, match=why):
             await node.offloads.write(dataset, prefix_of(root))
     assert dataset.stored is None
-    node.offloads._deadline_seconds = 30
+    node.offloads.deadline_seconds = 30
     (late,) = node.offloads._late.values()
     held.go_on()
     await late
@@ -152,30 +152,20 @@ async def test_a_storage_that_does_not_answer_fails_the_write_at_its_deadline(
     assert pa.ipc.open_stream(path_of(address).read_bytes()).read_all().num_rows == 12
 
 
-async def test_a_cancelled_write_leaves_nothing(
-    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_a_write_that_is_cancelled_and_one_whose_dataset_is_dropped_leave_nothing(
+    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch, is_dropped: bool
 ) -> None:
     dataset = sealed(node, {0: rows(0)})
-    held = Held(StoredObject, "write", monkeypatch)
+    held = Held(StoredObject, "finish" if is_dropped else "write", monkeypatch)
     writing = asyncio.ensure_future(node.offloads.write(dataset, prefix_of(root)))
     await held.reached()
-    writing.cancel()
+    if is_dropped:
+        node.catalogue.drop("a/d")
+    else:
+        writing.cancel()
     held.go_on()
-    with pytest.raises(asyncio.CancelledError):
-        await writing
-    assert not [*(root / "mine").iterdir()]
-
-
-async def test_a_dataset_that_is_dropped_meanwhile_leaves_nothing(
-    node: Node, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset = sealed(node, {0: rows(0)})
-    held = Held(StoredObject, "finish", monkeypatch)
-    writing = asyncio.ensure_future(node.offloads.write(dataset, prefix_of(root)))
-    await held.reached()
-    node.catalogue.drop("a/d")
-    held.go_on()
-    with pytest.raises(DatasetDropped):
+    with pytest.raises(DatasetDropped if is_dropped else asyncio.CancelledError):
         await writing
     assert not [*(root / "mine").iterdir()]
 

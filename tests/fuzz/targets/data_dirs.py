@@ -95,7 +95,7 @@ def _template() -> dict[str, bytes]:
         with closing(sqlite3.connect(directory / RECORDS_NAME / DATABASE_NAME)) as connection, connection:
             (row,) = connection.execute("SELECT dataset FROM changelog").fetchone()
             HOLD.put(connection, [(row, "h", 2, 4e9, 1.5, "a job", None)])
-            FOLD.put(connection, [(row, 2, 1, 1, -(1 << 63), (1 << 63) - 1)])
+            FOLD.put(connection, [(row, 2, 1, -(1 << 63), (1 << 63) - 1)])
             _sum_up(connection)
             QUARANTINE.put(connection, [("gone", "0" * 16, "damaged", "then", '["a file"]', 0)])
         return {

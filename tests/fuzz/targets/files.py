@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flight_server.frames import NO_DICTIONARIES, unpacked
-from flight_server.kinds.changelog.runs import Damaged, Question, RunFile
+from flight_server.kinds.changelog.runs import Block, Counts, Damaged, RunFile
 from flight_server.memory import MemoryPool
 from flight_server.protocol import ObjectIndex, Piece, StoredPartition, dump_json
 from flight_server.protocol.checksums import crc32c
@@ -31,7 +31,6 @@ from tests.support.run_rows import latest, run_folder, updates_of
 from .target import Call, Target
 
 GENERATION = "0123456789abcdef"
-_TAIL = struct.Struct("<QI8s")
 
 
 def _in_directory(use: Callable[[Path, bytes], object]) -> Callable[[], Any]:
@@ -47,25 +46,22 @@ def _is_content(data: bytes) -> bool:
     return data[:1] < b"\1" or data[0] % 2 == 0
 
 
-def sealed_run(data: bytes) -> bytes:
-    """``data`` is the header and the blocks, a line's end, and the footer."""
-    if not _is_content(data):
-        return data[1:]
-    blocks, _, footer = data[1:].rpartition(b"\n")
-    return blocks + footer + _TAIL.pack(len(footer), crc32c(footer), b"FLSHRUN1")
-
-
 def read_run(directory: Path, data: bytes) -> None:
-    """A run whose footer is taken is read through all its ways."""
-    (directory / "found.run").write_bytes(sealed_run(data))
+    """A run, of whose blocks the records have the checksums, is read through all its ways."""
+    content = data[1:]
+    (directory / "found.run").write_bytes(content)
     version = 3 if data[:1] > b"\1" else None
-    run = RunFile.opened(run_folder(directory, MemoryPool(None)), "found.run", latest(), version)
+    blocks = _run_file()[1]
+    if _is_content(data):
+        parts = (content[block.offset : block.offset + block.size_bytes] for block in blocks)
+        blocks = [block._replace(crc32c=crc32c(part)) for block, part in zip(blocks, parts, strict=True)]
+    run = RunFile.opened(run_folder(directory, MemoryPool(None)), latest(), "found.run", version, blocks)
     hashes = run.changed(-1, 1 << 40)
     run.ends()
-    run.counts(Question(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), np.array([0, 2]), 2))
-    assert len(run.between(0, (1 << 64) - 1)) == run.rows
+    run.counts(Counts(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2))
+    run.between(0, (1 << 64) - 1)
     list(run.parts_of(np.unique(hashes)))
-    run.rows_below(1 << 63)
+    run.below(1 << 63)
 
 
 def read_file_header(directory: Path, data: bytes) -> None:
@@ -112,15 +108,17 @@ def read_index(_: Path, data: bytes) -> None:
 
 
 @cache
-def _run_files() -> list[bytes]:
+def _run_file() -> tuple[bytes, list[Block]]:
+    """A run's bytes and blocks."""
     with tempfile.TemporaryDirectory() as directory:
         rows = [((f"k{number}", number, [1, 2]), number % 3 + 1, 1) for number in range(20)]
-        run = RunFile.of(run_folder(Path(directory), MemoryPool(None)), [updates_of(latest(), rows)])
-        data = run.path.read_bytes()
-    (length,) = struct.unpack_from("<Q", data, len(data) - _TAIL.size)
-    footer = len(data) - _TAIL.size - length
-    content = data[:footer] + b"\n" + data[footer : -_TAIL.size]
-    return [b"\0" + content, b"\2" + content, b"\1" + data]
+        run = RunFile.make(run_folder(Path(directory), MemoryPool(None)), latest())
+        run.add(updates_of(latest(), rows))
+        return run.finish().path.read_bytes(), list(run.blocks)
+
+
+def _run_files() -> list[bytes]:
+    return [first + _run_file()[0] for first in (b"\0", b"\2", b"\1")]
 
 
 def _headers() -> list[bytes]:

@@ -192,28 +192,6 @@ def test_a_ctrl_c_between_jobs_leaves_nothing_and_no_run_waits(
     assert client.datasets() == []
 
 
-def test_a_scope_releases_what_was_made_in_it_also_when_it_ends_with_an_error(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    outside = client.pipeline(spark.range(3)).repartition(1).toDF()
-
-    def block() -> None:
-        with client.scope():
-            early = client.pipeline(spark.range(3)).repartition(1).toDF()
-            client.release(early)
-            with client.scope():
-                assert client.pipeline(spark.range(4)).repartition(1).toDF().count() == 4
-            assert len(client.datasets("exchange/")) == 1
-            client.pipeline(spark.range(5)).repartition(1).toDF()
-            assert len(client.datasets("exchange/")) == 2
-            raise RuntimeError("of the block")
-
-    with pytest.raises(RuntimeError, match="of the block"):
-        block()
-    assert len(client.datasets("exchange/")) == 1
-    assert outside.count() == 3
-
-
 def test_a_frame_of_an_embedded_client_that_was_closed_says_so(spark: SparkSession) -> None:
     with ShuffleClient.embedded(timeouts=Timeouts(tries=1)) as closed:
         df = closed.pipeline(spark.range(3)).repartition(1).toDF()

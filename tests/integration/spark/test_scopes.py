@@ -1,12 +1,10 @@
-"""Scopes of two clients in one another, in threads and in tasks: a result ends with the innermost one of its client."""
+"""Scopes of two clients in one another and in tasks: a result ends with the innermost one of its client."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,6 +54,7 @@ def test_a_result_belongs_to_the_innermost_scope_of_its_own_client(
             results.make(other, "middle")
             with client.scope():
                 results.make(client, "inner")
+                client.release(results.make(client, "released"))
                 results.make(other, "middle-too")
                 assert results.names == {"outer", "middle", "inner", "middle-too"}
             assert results.names == {"outer", "middle", "middle-too"}
@@ -84,29 +83,6 @@ def test_scopes_of_two_clients_may_end_in_any_order_and_with_an_error(
     with client.scope():
         results.make(client, "of-a-later-scope")
     assert results.names == {"of-no-scope"}
-
-
-def test_scopes_of_two_clients_in_a_thread_have_none_of_another_threads_results(
-    client: ShuffleClient, other: ShuffleClient, results: NamedResults
-) -> None:
-    both, first_is_over = threading.Barrier(2), threading.Event()
-
-    def run(number: int) -> set[str]:
-        with client.scope():
-            with other.scope():
-                results.make(client, f"outer-{number}")
-                results.make(other, f"inner-{number}")
-                both.wait(60)
-                if number == 2:
-                    first_is_over.wait(60)
-                    return results.names
-            assert {f"outer-{number}", "outer-2", "inner-2"} == results.names
-        first_is_over.set()
-        return set()
-
-    with ThreadPoolExecutor(2) as threads:
-        assert [*threads.map(run, (1, 2))] == [set(), {"outer-2", "inner-2"}]
-    assert results.names == set()
 
 
 async def test_scopes_of_two_clients_in_a_task_have_what_its_threads_make_and_nothing_of_another_task(

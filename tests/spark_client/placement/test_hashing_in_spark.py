@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from spark_client.placement.hashing import partition_ids
-from tests.support.spark_hash import COLUMNS, with_nulls
+from tests.support.edge_values import COLUMNS, with_nulls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

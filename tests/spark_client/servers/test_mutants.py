@@ -1,4 +1,4 @@
-"""The tests of the state machine find each small change of it."""
+"""The tests of the state machine find each change of a cell of its tables."""
 
 from __future__ import annotations
 

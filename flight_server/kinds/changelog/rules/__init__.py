@@ -4,5 +4,5 @@
 """
 
 from .making import make_rule
-from .ranked import Groups, Kept, KeyTotals
+from .ranked import Counts, Groups, Kept
 from .rule import Rule

@@ -20,7 +20,7 @@ Removing rows changes no min(A, k), so doing it twice changes nothing more.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -28,6 +28,9 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+Counts = NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.bool_)
 
 
 @dataclass(frozen=True)
@@ -38,13 +41,14 @@ class Groups:
         starts: the index of each key's first row, ascending from 0.
         counts: of each row the sum of its diffs. Below zero if its retractions came before its assertions; such a row
             is not in the collection yet. Zeros are allowed.
-        totals: knows other pieces of the first and the last key; None if all rows of the keys are here.
+        ask: of keys that come in pieces (``folding.PieceTotals``): for each one here, of which these are its sums, the
+            total, and the sum of the pieces before. None if all rows of the keys are here.
     """
 
     rows: pa.RecordBatch
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
-    totals: KeyTotals | None = None
+    ask: Callable[[Counts], tuple[Counts, Counts]] | None = None
 
     @cached_property
     def ends(self) -> NDArray[np.int64]:
@@ -54,51 +58,12 @@ class Groups:
         return ends
 
 
-class KeyTotals:
-    """Sums over a key that is too large to be held: it comes in pieces, one behind the other, several times: in rounds.
-
-    A rule learns about other rows of a key only by sums over the key and over its rows up to one. It asks the same of
-    each piece, one sum after the other. What it asks of the second round may depend on totals of the first one, and so
-    on; after ``Rule.rounds`` of them all totals are right.
-    """
-
-    def __init__(self) -> None:
-        self._totals: Counter[tuple[int, int]] = Counter()  # of the round before, by question and key
-        self._before: Counter[tuple[int, int]] = Counter()  # of this round's earlier pieces
-        self._first = self._last = 0
-        self._question = 0
-
-    def begin_round(self) -> None:
-        self._totals, self._before = self._before, Counter()
-        self._first = self._last = 0
-
-    def begin_piece(self, keys: int, *, continues: bool) -> None:
-        """The next piece has so many keys, one at least; ``continues``: the first is the last of the piece before."""
-        self._first = self._last + (not continues)
-        self._last = self._first + keys - 1
-        self._question = 0
-
-    def ask(self, sums: Counts) -> tuple[Counts, Counts]:
-        """For each key of the piece, of which these are its sums, the total, and the sum of the pieces before."""
-        totals, before = sums.copy(), np.zeros_like(sums)
-        for place in {0, len(sums) - 1}:
-            at = self._question, self._first + place
-            totals[place], before[place] = self._totals[at], self._before[at]
-            self._before[at] += int(sums[place])
-        self._question += 1
-        return totals, before
-
-
 @dataclass(frozen=True)
 class Kept:
     """A collection: rows and how often each is there; zero for a row that is not there."""
 
     rows: pa.RecordBatch
     counts: NDArray[np.int64]
-
-
-Counts = NDArray[np.int64]
-Number = TypeVar("Number", np.int64, np.bool_)
 
 
 def sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> Counts:
@@ -141,7 +106,7 @@ def _sums(groups: Groups, values: NDArray[np.int64] | NDArray[np.bool_]) -> tupl
     values.cumsum(out=so_far[1:])
     starts = so_far[groups.starts]
     of_keys = so_far[groups.ends] - starts
-    if groups.totals is not None and len(of_keys):
-        of_keys, before = groups.totals.ask(of_keys)
+    if groups.ask is not None and len(of_keys):
+        of_keys, before = groups.ask(of_keys)
         starts = starts - before
     return of_keys, so_far[1:] - of_rows(groups, starts)

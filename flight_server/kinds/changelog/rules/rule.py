@@ -29,7 +29,7 @@ class Rule:
     any_update_counts = False
     """Whether later updates above zero, too, may make a row needed."""
     rounds = 0
-    """See :class:`KeyTotals`."""
+    """How often it is shown all pieces of a key (``folding.PieceTotals``) before the totals are right."""
     may_end_keys = False
     """Whether it has :meth:`ends_keys`."""
     greatest_rows: int | None = None

@@ -5,7 +5,7 @@ block; those of a ``RunFile`` (``run_files``) are read from disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -29,50 +29,43 @@ class Damaged(Exception):
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Question:
-    """What of a run is counted, for each range of hashes, which begins at a low.
+@dataclass
+class Counts:
+    """How many rows there are of which kind in each range of hashes, which begins at a low.
 
     Args:
-        sinces: a row is alive if it is newer than that of its range,
-        olds: and old if it is newer than that,
-        upto: and not newer than this version.
+        sinces: a row is ``alive`` if it is newer than that of its range,
+        upto: and ``old`` if it is not newer than this version beside that.
         ends_keys: which updates may end their keys, beside tombstones; None if none do.
+
+    ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old rows that end
+    keys; ``recount_at``: it is an earlier answer, and there is another one then (``time.monotonic``).
     """
 
     lows: Hashes
     sinces: Numbers
-    olds: Numbers
     upto: int
     ends_keys: Callable[[Updates], Flags] | None = None
 
-
-class Counts:
-    """The answer. ``retracting``: how many old rows are retractions; ``ending``: the hashes, sorted and unique, of old
-    rows that end keys; ``recount_at``: it is an earlier one, and there is another one then (``time.monotonic``).
-    """
-
-    recount_at: float | None = None
-
-    def __init__(self, question: Question) -> None:
-        self._question = question
-        self.alive, self.old, self.retracting = (np.zeros(len(question.lows), np.int64) for _ in range(3))
+    def __post_init__(self) -> None:
+        self.alive, self.old, self.retracting = (np.zeros(len(self.lows), np.int64) for _ in range(3))
         self.ending: Hashes = np.zeros(0, np.uint64)
+        self.recount_at: float | None = None
 
     def add(self, updates: Updates) -> None:
         """Count these, too."""
-        question = self._question
-        starts = np.searchsorted(updates.hashes, question.lows, "left")
+        starts = np.searchsorted(updates.hashes, self.lows, "left")
         rows = np.diff(starts, append=len(updates))
         versions, diffs = updates.versions, updates.diffs
-        old = (versions > np.repeat(question.olds, rows)) & (versions <= question.upto)
-        self._sum(self.alive, versions > np.repeat(question.sinces, rows), starts, rows)
+        alive = versions > np.repeat(self.sinces, rows)
+        old = alive & (versions <= self.upto)
+        self._sum(self.alive, alive, starts, rows)
         self._sum(self.old, old, starts, rows)
         if updates.retractions:
             self._sum(self.retracting, old & (diffs < 0) & (diffs != DELETE), starts, rows)
         ending = diffs == DELETE
-        if question.ends_keys is not None:
-            ending |= question.ends_keys(updates)
+        if self.ends_keys is not None:
+            ending |= self.ends_keys(updates)
         ending &= old
         if ending.any():
             self.ending = unique(self.ending, updates.hashes[ending])
@@ -95,7 +88,7 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), layout.block_schema)
         rows = pa.RecordBatch.from_arrays(batch.columns[:-3], schema=layout.schema)  # checks the columns
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise Damaged(f"a block of {len(data)} bytes is not a record batch: {error}") from error
     hashes, versions, diffs = (batch.column(-3 + place).to_numpy() for place in range(3))
     if version is not None:
@@ -104,8 +97,8 @@ def of_block(layout: Layout, data: Any, version: int | None = None) -> Updates:
 
 
 class Block(NamedTuple):
-    """A block, as the footer of a file names it: where it is, what it has, and its checksum. ``low``, ``high``: its
-    least and its greatest hash.
+    """A block, as the records name those of a file: where it is, what it has, and its checksum. ``low``, ``high``: its
+    least and its greatest hash; ``retractions``, ``tombstones``: as of :class:`Updates`.
     """
 
     offset: int
@@ -115,27 +108,40 @@ class Block(NamedTuple):
     high: int
     first_version: int
     last_version: int
+    retractions: int
+    tombstones: int
     crc32c: int
+
+    @classmethod
+    def of(cls, updates: Updates, offset: int, size_bytes: int, crc32c: int) -> Block:
+        """A block of these updates, which are some."""
+        hashes, versions = updates.hashes, updates.versions
+        ends = int(hashes[0]), int(hashes[-1]), int(versions.min()), int(versions.max())
+        removed = updates.retractions, updates.tombstones
+        return cls(offset, size_bytes, len(updates), *ends, *removed, crc32c)
 
 
 class Run:
-    """Its methods may block, and may be called from any thread. Numbers of bytes are about right. ``retractions``,
-    ``tombstones``: as of :class:`Updates`.
-    """
+    """Its methods may block, and may be called from any thread. Numbers of bytes are about right."""
 
-    first_version: int
-    last_version: int
-
-    def __init__(
-        self, layout: Layout, blocks: Sequence[Block], size_bytes: int, retractions: int, tombstones: int
-    ) -> None:
-        # Attributes, because planning and small reads ask every run for them.
+    def __init__(self, layout: Layout, blocks: Sequence[Block]) -> None:
         self.layout = layout
+        self.size_bytes = sum(block.size_bytes for block in blocks)
+        self._sum_up(blocks)
+
+    def _sum_up(self, blocks: Sequence[Block]) -> None:
+        # Attributes, because planning and small reads ask every run for them.
         self.blocks = blocks
         self.rows = sum(block.rows for block in blocks)
-        self.size_bytes = size_bytes
-        self.retractions = retractions
-        self.tombstones = tombstones
+        self.retractions = sum(block.retractions for block in blocks)
+        self.tombstones = sum(block.tombstones for block in blocks)
+        self.first_version = min((block.first_version for block in blocks), default=0)
+        self.last_version = max((block.last_version for block in blocks), default=0)
+
+    @property
+    def only_removes(self) -> bool:
+        """Whether each diff is below zero."""
+        return self.retractions + self.tombstones == self.rows
 
     def block(self, number: int) -> Updates:
         """The updates of a block. Raises Damaged, OSError, as all that follow."""
@@ -150,49 +156,46 @@ class Run:
         return np.array([block.high for block in self.blocks], np.uint64)
 
     @cached_property
-    def _rows_before(self) -> Numbers:
-        return np.cumsum(np.array([0, *(block.rows for block in self.blocks)], np.int64))
+    def _before(self) -> NDArray[np.float64]:
+        """Of each block the rows and bytes before it; and all."""
+        return np.cumsum([(0.0, 0.0), *((block.rows, block.size_bytes) for block in self.blocks)], axis=0)
 
     def ends(self) -> tuple[int, int]:
         """The least and the greatest hash; of a run without rows those of one that has every hash."""
         return (self.blocks[0].low, self.blocks[-1].high) if self.blocks else (0, MAX_HASH)
 
-    def rows_upto(self, versions: Numbers) -> Numbers:
-        """About how many rows have at most each of these versions: as if there were equally many of each version."""
-        first, last = self.first_version - 1, self.last_version
-        rows: Numbers = self.rows * np.clip(versions - first, 0, last - first) // max(1, last - first)
-        return rows
-
-    def counts(self, question: Question) -> Counts:
-        """How many rows there are of which kind."""
-        counts = Counts(question)
+    def counts(self, question: Counts) -> Counts:
+        """The answer to an empty one."""
+        counts = replace(question)
         for number, block in enumerate(self.blocks):
-            first, last = block.first_version, block.last_version
             ends = np.array([block.low, block.high], np.uint64)
             place, until = (np.searchsorted(question.lows, ends, "right") - 1).tolist()
-            ranges = slice(place, max(place, until) + 1)
-            sinces, olds = question.sinces[ranges], question.olds[ranges]
-            if last <= sinces.min():
+            sinces = question.sinces[place : max(place, until) + 1]
+            if block.last_version <= sinces.min():
                 continue
-            old = first > olds.max() and last <= question.upto
-            none_old = first > question.upto or last <= olds.min()
-            plain = not (self.retractions or self.tombstones or question.ends_keys)
-            if place == until and first > sinces[0] and (none_old or (old and plain)):
+            young = block.first_version > question.upto
+            plain = not (block.retractions or block.tombstones or question.ends_keys)
+            alike = young or (plain and block.last_version <= question.upto)
+            if place == until and block.first_version > sinces[0] and alike:
                 counts.alive[place] += block.rows
-                counts.old[place] += block.rows if old else 0
+                counts.old[place] += 0 if young else block.rows
             else:
                 counts.add(self.block(number))
         return counts
 
-    def rows_below(self, hash_: int) -> int:
-        """How many rows have a smaller hash."""
-        number = int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
-        if number == len(self.blocks):
-            return self.rows
-        before = int(self._rows_before[number])
-        if int(self._lows[number]) >= hash_:
+    def below(self, hash_: int) -> NDArray[np.float64]:
+        """How many rows have a smaller hash, and how many bytes these have."""
+        number = (
+            int(np.searchsorted(self._highs, np.uint64(hash_), "left"))
+            if hash_ <= MAX_HASH
+            else len(self.blocks)
+        )
+        before: NDArray[np.float64] = self._before[number]
+        if number == len(self.blocks) or int(self._lows[number]) >= hash_:
             return before
-        return before + int(np.searchsorted(self.block(number).hashes, np.uint64(hash_), "left"))
+        rows = int(np.searchsorted(self.block(number).hashes, np.uint64(hash_), "left"))
+        block = self.blocks[number]
+        return np.add(before, [rows, block.size_bytes * rows / block.rows])
 
     def between(self, low: int, high: int) -> Updates:
         """The updates whose hash is from ``low`` to ``high``, both included."""
@@ -201,15 +204,6 @@ class Run:
     def parts_between(self, low: int, high: int) -> list[Updates]:
         """The same in parts that follow each other and share the run's memory or mapping."""
         return [self.block(number).between(low, high) for number in self._blocks_between(low, high)]
-
-    def bytes_between(self, low: int, high: int) -> int:
-        size_bytes = 0
-        for number in self._blocks_between(low, high):
-            block = self.blocks[number]
-            inside = low <= block.low and block.high <= high
-            rows = block.rows if inside else len(self.block(number).between(low, high))
-            size_bytes += block.size_bytes * rows // block.rows
-        return size_bytes
 
     def _blocks_between(self, low: int, high: int) -> range:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
@@ -270,22 +264,14 @@ class Run:
 
 
 class MemoryRun(Run):
-    """A run in memory.
+    """A run in memory. ``room`` counts its bytes."""
 
-    Args:
-        room: counts its bytes.
-    """
-
-    def __init__(self, updates: Updates, first_version: int, last_version: int, room: Reservation) -> None:
+    def __init__(self, updates: Updates, room: Reservation) -> None:
         self.updates = updates
-        self.first_version = first_version
-        self.last_version = last_version
         self._room = room
-        size_bytes, blocks = updates.size_bytes, list[Block]()
-        if len(updates):
-            ends = int(updates.hashes[0]), int(updates.hashes[-1])
-            blocks.append(Block(0, size_bytes, len(updates), *ends, first_version, last_version, 0))
-        super().__init__(updates.layout, blocks, size_bytes, updates.retractions, updates.tombstones)
+        super().__init__(
+            updates.layout, [Block.of(updates, 0, updates.size_bytes, 0)] if len(updates) else []
+        )
 
     def block(self, number: int) -> Updates:
         del number
@@ -294,12 +280,3 @@ class MemoryRun(Run):
     def count(self) -> None:
         """Let its bytes count, if its room is empty; also beyond the limit."""
         self._room.grow(self.size_bytes - self._room.size_bytes)
-
-    def rows_upto(self, versions: Numbers) -> Numbers:
-        """Exactly."""
-        own = self.updates.versions
-        rows: Numbers = np.where(versions >= self.last_version, self.rows, 0)
-        between = (versions >= self.first_version) & (versions < self.last_version)
-        for place in np.flatnonzero(between).tolist():
-            rows[place] = np.count_nonzero(own <= versions[place])
-        return rows

@@ -156,27 +156,21 @@ class Updates:
         greatest of each key; if ``above`` is given, only those of versions above that of their hash. May share memory.
         """
         starts, ends = self._ends_of(hashes)
+        places: Numbers | None = None
         if above is not None:
             counts = ends - starts
             places = ranges(starts, counts)
             places = places[self.versions[places] > np.repeat(above, counts)]
-            ends, starts = np.searchsorted(places, ends), np.searchsorted(places, starts)
-            if last is not None and not self._collides:
-                starts = np.maximum(starts, ends - last)
-            return self.take(places[ranges(starts, ends - starts)])
-        if len(hashes) == 1:
-            start, end = int(starts[0]), int(ends[0])
-            if last is not None and end - start > last and not self._collides:
-                start = end - last
-            return self.slice(start, end)
-        counts = ends - starts
-        most = int(counts.max(initial=0))
-        if last is not None and most > last and not self._collides:
-            counts, most = np.minimum(counts, last), last
+            starts, ends = np.searchsorted(places, starts), np.searchsorted(places, ends)
+        most = int((ends - starts).max(initial=0))
         if not most:
             return self.slice(0, 0)
-        starts = ends - counts
-        return self.take(starts[counts > 0] if most == 1 else ranges(starts, counts))
+        if last is not None and most > last and not self._collides:
+            starts = np.maximum(starts, ends - last)
+        if places is None and len(hashes) == 1:
+            return self.slice(int(starts[0]), int(ends[0]))
+        chosen = ranges(starts, ends - starts)
+        return self.take(chosen if places is None else places[chosen])
 
     def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
         """For each of these hashes the place of its first row, and behind its last one."""

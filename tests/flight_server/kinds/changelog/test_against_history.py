@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from flight_server.kinds.changelog import compaction, views
-from flight_server.kinds.changelog.compaction import Going
+from flight_server.kinds.changelog.compaction import Work
 from flight_server.kinds.changelog.runs import MAX_HASH, MemoryRun, Run, run_files
 from flight_server.protocol import KeepRule, Transaction
 from tests.support import keep_model
@@ -168,16 +168,14 @@ class History(RuleBasedStateMachine):
     def kinds(self) -> list[str]:
         """What work may begin beside the work that goes on."""
         contents, going = self.engine.changelog.contents, self.engine.changelog.working
-        if any(each.alone for each in going) or len(going) == 2:
+        if len(going) == 2:
             return []
         in_memory = [_is_memory(run) for run in contents.recent]
         found = []
         if not any(each.in_memory for each in going):
             found += ["rewrite in memory", "to a file"] if any(in_memory) else []
         if all(each.in_memory for each in going):
-            found += ["fold", *(["rewrite files"] if not all(in_memory) else [])]
-        if not going and all(map(_is_memory, contents.runs)):
-            found.append("fold in memory")
+            found += ["fold", "fold in memory", *(["rewrite files"] if not all(in_memory) else [])]
         return found
 
     @precondition(lambda self: self.kinds())
@@ -207,7 +205,7 @@ class History(RuleBasedStateMachine):
     def publish(self, data: st.DataObject) -> None:
         self.engine.publish(self.draw_work(data))
 
-    def draw_work(self, data: st.DataObject) -> Going:
+    def draw_work(self, data: st.DataObject) -> Work:
         # Hypothesis may keep what it draws from.
         working = self.engine.changelog.working
         return working[data.draw(st.integers(0, len(working) - 1))]
@@ -355,7 +353,6 @@ def test_a_changelog_is_what_its_whole_history_says(
     monkeypatch.setattr(views, "SLICE_ROWS", 3)
     monkeypatch.setattr(run_files, "BLOCK_ROWS", 4)
     monkeypatch.setattr(compaction, "RANGE_ROWS", 2)
-    monkeypatch.setattr(compaction, "STEP_ROWS", 6)
     if large_keys:
         monkeypatch.setattr(views, "SLICE_BYTES", 150)
     strategy = paired_rows if name == "pair" else rows

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flight_server.kinds.changelog import compaction, views
-from flight_server.kinds.changelog.compaction import Going
+from flight_server.kinds.changelog.compaction import Work
 from flight_server.kinds.changelog.runs import RunFile
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
@@ -25,7 +25,7 @@ def row(key: str, time: int, kind: str | None = None) -> Row:
     return key, time, kind, 0
 
 
-def folding(engine: Engine, *, to_file: bool = True) -> Going:
+def folding(engine: Engine, *, to_file: bool = True) -> Work:
     """A fold of everything that has read all."""
     going = engine.begin_fold(engine.changelog.upper, to_file=to_file)
     for _ in going.steps:
@@ -183,40 +183,28 @@ def test_rows_that_are_changed_during_a_fold_do_not_undo_it(tmp_path: Path) -> N
         assert engine.snapshot(6) == {row(str(key), 5): 1 for key in range(KEYS)}
 
 
-def test_a_fold_ends_after_a_step_and_the_rest_of_its_range_keeps_the_old_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_cuts_a_large_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "SLICE_ROWS", 10)
     monkeypatch.setattr(views, "MIN_SLICE_ROWS", 10)
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 10)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        engine.commit([(row(str(key), 1), 1) for key in range(100)])
-        folded(engine)
-        monkeypatch.setattr(compaction, "STEP_ROWS", 30)
-        monkeypatch.setattr(compaction, "RANGE_ROWS", 10)
-        engine.commit([(row(str(key), 2), 1) for key in range(100)])
-        first = engine.changelog.contents.bases.ranges[0].base
-        folded(engine)
-        *made, rest = engine.changelog.contents.bases.ranges
-        assert len(made) > 1
-        assert all(10 <= each.rows <= 2 * 10 for each in made[:-1])
-        assert rest.base is first
-        assert rest.rows + sum(each.rows for each in made) == 100
+        for time in (1, 2):
+            engine.commit([(row(str(key), time), 1) for key in range(100)])
+            folded(engine)
+        ranges = engine.changelog.contents.bases.ranges
+        assert sum(each.rows for each in ranges) == 100
+        assert all(10 <= each.rows <= 2 * 10 for each in ranges[:-1])
         expected = {row(str(key), 2): 1 for key in range(100)}
         assert engine.snapshot(2) == expected
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         assert engine.snapshot(2) == expected
-        engine.fold()
-        assert engine.changelog.rows == 100
-        assert engine.snapshot(2) == expected
+        assert engine.changelog.contents.bases.lows.tolist() == [each.low for each in ranges]
 
 
-def test_a_fold_in_memory_ends_after_no_step_and_keeps_all_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_in_memory_has_one_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "SLICE_ROWS", 10)
     monkeypatch.setattr(views, "MIN_SLICE_ROWS", 10)
-    monkeypatch.setattr(compaction, "STEP_ROWS", 30)
-    monkeypatch.setattr(compaction, "STEP_BYTES", 1000)
+    monkeypatch.setattr(compaction, "RANGE_ROWS", 10)
     expected = {row(str(key), 2): 1 for key in range(100)}
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         for time in (1, 2):
@@ -276,13 +264,13 @@ def test_a_rewrite_leaves_dead_rows_out(tmp_path: Path) -> None:
         assert engine.snapshot(4) == {row(str(key), 3): 1 for key in range(KEYS)}
 
 
-def test_a_rewrite_to_a_file_takes_the_base_in_memory_along(tmp_path: Path) -> None:
+def test_a_base_in_memory_goes_to_a_file(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         for time in range(3):
             engine.commit([(row(str(key), time), 1) for key in range(KEYS)])
         engine.publish(engine.begin_fold(2, to_file=False))
-        assert engine.changelog.rows == 2 * KEYS
-        engine.publish(engine.begin_rewrite(engine.changelog.contents.recent, to_file=True))
+        assert [run.rows for run in engine.changelog.contents.runs] == [KEYS, KEYS]
+        engine.fold(2)
         assert all(isinstance(run, RunFile) for run in engine.changelog.contents.runs)
         assert engine.changelog.records.size_bytes == 0
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:

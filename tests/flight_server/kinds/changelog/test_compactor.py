@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.kinds.changelog import changelog, commits, compaction, compactor, planning, views
 from flight_server.kinds.changelog.changelog import Changelog
-from flight_server.kinds.changelog.compaction import Going
+from flight_server.kinds.changelog.compaction import Work
 from flight_server.kinds.changelog.runs import RunFile, Updates
 from flight_server.storage import Folder
 from tests.support.changelog_store import Engine
@@ -109,15 +109,11 @@ def test_a_burst_in_files_is_compacted_while_rows_trickle_in_and_after_a_restart
         assert engine.changelog.rows == 120
 
 
-def test_a_quiet_changelog_is_small_on_disk_and_after_a_restart(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(planning, "QUIET_RECORDS_BYTES", 4 << 10)
+def test_a_quiet_changelog_is_small_on_disk_and_after_a_restart(tmp_path: Path, clock: Clock) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         for number in range(50):
             put(engine, range(1), number)
             pass_time(engine, clock, 0.1)
-        assert engine.changelog.records.size_bytes > 10 << 10
         pass_time(engine, clock, 30.0)
         assert (engine.changelog.rows, engine.changelog.records.size_bytes) == (1, 0)
         assert engine.changelog.disk_bytes < 2 << 10
@@ -146,10 +142,10 @@ def test_commits_that_follow_each_other_are_looked_at_once(tmp_path: Path, clock
 
 
 def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside: Counter[Going] = Counter()
+    inside: Counter[Work] = Counter()
     most = 0
 
-    async def work(changelog: Changelog, going: Going) -> None:
+    async def work(changelog: Changelog, going: Work) -> None:
         del changelog
         nonlocal most
         inside[going] += 1
@@ -161,7 +157,11 @@ def test_two_duties_never_do_the_same_work(tmp_path: Path, monkeypatch: pytest.M
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         duties, changelog = engine.store.compactor, engine.changelog
         monkeypatch.setattr(duties, "_work", work)
-        changelog.working += [Going(None, iter(()), in_memory, alone=False) for in_memory in (True, False)]
+        put(engine, range(1), 1)
+        changelog.working += [
+            engine.begin_fold(0, to_file=True),
+            engine.begin_rewrite(changelog.contents.recent, to_file=False),
+        ]
 
         async def both() -> None:
             await asyncio.gather(duties.look(changelog), duties.look(changelog))
@@ -200,7 +200,7 @@ def test_quiet_rows_become_one_file_also_while_memory_is_short(tmp_path: Path, c
     with closing(Engine(tmp_path, SCHEMA, None)) as engine:
         put(engine, range(20_000), 1)
         shown = engine.snapshot(1)
-        assert engine.changelog.records.size_bytes > planning.QUIET_RECORDS_BYTES
+        assert engine.changelog.records.size_bytes > planning.BASE_BYTES // 4
         engine.changelog.wake()
         pass_time(engine, clock, 0.1)
         room = engine.store.memory.reserve(engine.store.memory.limit_bytes or 0)  # of other changelogs
@@ -237,23 +237,3 @@ def test_a_fold_in_memory_has_all_commits_that_it_says_to_know(
             engine.publish(going)
         assert {version: engine.snapshot(version) for version in before} == before
         assert held is None or before[3] == {(0, 1): 1}
-
-
-@pytest.mark.parametrize(("retracts", "most"), [(False, 1), (True, 3 + 2)])
-def test_the_records_have_few_folds_in_memory(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, retracts: bool, most: int
-) -> None:
-    """One stands for all, unless a retraction was put in between."""
-    monkeypatch.setattr(planning, "RECORDS_FOLDS", 3)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        folds = []
-        for number in range(30):
-            put(engine, range(3), number)
-            if retracts and number:
-                put(engine, range(1), number - 1, -1)
-            pass_time(engine, clock, 3.0)
-            folds.append(len(engine.changelog.records.folds))
-        assert most - 2 <= max(folds) <= most
-        shown = engine.snapshot(engine.changelog.upper)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        assert engine.snapshot(engine.changelog.upper) == shown

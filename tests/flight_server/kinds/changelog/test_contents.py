@@ -23,7 +23,7 @@ def run_of(hashes: list[int]) -> Any:
 
 
 def test_rows_of_hashes_are_counted_once_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    bases = Bases(LAYOUT, (Range.of(0, MAX_HASH, 0, run_of([1, 1, 3, 5, 5, 5])),))
+    bases = Bases(LAYOUT, (Range(base=run_of([1, 1, 3, 5, 5, 5])),))
     asked: list[list[int]] = []
     counts_of = Run.counts_of
 
@@ -37,13 +37,14 @@ def test_rows_of_hashes_are_counted_once_in_files(monkeypatch: pytest.MonkeyPatc
     assert asked == [[3, 5], [1, 2]]
 
 
-def test_ranges_that_share_a_base_have_each_row_once() -> None:
-    base = run_of([0, 1, 1, 3, 5, 5, MAX_HASH])
-    whole = Range.of(0, MAX_HASH, 0, base)
-    parts = [whole.part(0, 0), whole.part(1, 2), whole.part(3, 4), whole.part(5, MAX_HASH)]
+def test_the_bases_of_ranges_are_one_run() -> None:
+    parts = [
+        Range(0, 4, 0, run_of([0, 1, 1, 3])),
+        Range(5, 6),
+        Range(7, MAX_HASH, 0, run_of([7, 7, MAX_HASH])),
+    ]
     bases = Bases(LAYOUT, tuple(parts))
-    assert ([each.rows for each in parts], bases.rows) == ([1, 2, 1, 3], 7)
-    assert bases.between(0, MAX_HASH).hashes.tolist() == [0, 1, 1, 3, 5, 5, MAX_HASH]
+    assert ([each.rows for each in parts], bases.rows) == ([4, 0, 3], 7)
+    assert bases.between(0, MAX_HASH).hashes.tolist() == [0, 1, 1, 3, 7, 7, MAX_HASH]
     assert bases.between(1, 3).hashes.tolist() == [1, 1, 3]
-    assert [bases.rows_below(hash_) for hash_ in (0, 1, 2, 5, MAX_HASH)] == [0, 1, 3, 4, 6]
-    assert whole.part(6, 7).base is None
+    assert [bases.below(hash_)[0] for hash_ in (0, 1, 2, 7, MAX_HASH)] == [0, 1, 3, 4, 6]

@@ -185,7 +185,6 @@ DAMAGES = {
     "no hold": ("DELETE FROM hold WHERE dataset = ?", "a row of it is missing"),
     "no transaction": ("DELETE FROM transaction_id WHERE dataset = ?", "a row of it is missing"),
     "what was declared": ("UPDATE dataset SET facts = '{}' WHERE id = ?", "row of table 'dataset'"),
-    "footer": ("", "footer"),
     "run is empty": ("", ".run has 0 bytes"),
     "no run": ("", ".run' is missing"),
 }
@@ -209,9 +208,7 @@ def test_a_damaged_changelog_is_quarantined_and_says_what_is_damaged(
     elif where == "no run":
         run.unlink()
     else:
-        data = bytearray(run.read_bytes())
-        data[-40] ^= 4
-        run.write_bytes(b"" if where == "run is empty" else data)
+        run.write_bytes(b"")
     recovered = engines("damaged")
     (entry,) = recovered.disk.quarantine.entries
     assert (entry.dataset, entry.generation) == (NAME, engine.changelog.generation)
@@ -276,7 +273,7 @@ def test_an_io_error_ends_the_start_and_deletes_nothing(
     again = copied(engine, base, "again")
     run = only_run(again)
     before = run.read_bytes()
-    disk = Refusing(monkeypatch, ".run", "pread")
+    disk = Refusing(monkeypatch, ".run", "open")
     disk.error = errno.EIO
     with pytest.raises(OSError, match=os.strerror(errno.EIO)):
         engines("again")

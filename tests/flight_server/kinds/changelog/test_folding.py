@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.kinds.changelog.folding import compacted, copies, deltas, kept_at
+from flight_server.kinds.changelog.folding import compacted, copies
+from flight_server.kinds.changelog.folding import shown as shown_by
 from flight_server.kinds.changelog.rules import Rule, make_rule
 from flight_server.kinds.changelog.runs import DELETE, Layout, Updates
 from flight_server.protocol import KeepRule
@@ -60,7 +61,7 @@ def deleted_up_to(updates: list[Update], row: Row, version: int) -> int:
 def batches(updates: Updates, version: int, rule: Rule, max_rows: int) -> Iterator[pa.RecordBatch]:
     start, left = 0, True
     while left:
-        batch, left = copies(kept_at(updates, version, rule), start, max_rows)
+        batch, left = copies(shown_by(updates, None, version, rule), start, max_rows)
         start += batch.num_rows
         yield batch
 
@@ -74,7 +75,7 @@ def read(updates: Updates, version: int) -> Counter[Row]:
 
 
 def changes(updates: Updates, after: int, upto: int) -> dict[Row, int]:
-    kept = deltas(updates, after, upto, RULE)
+    kept = shown_by(updates, after, upto, RULE)
     zeros = np.zeros(len(kept.counts), np.int64)
     rows = listed(Updates(updates.layout, kept.rows, NO_HASHES, zeros, kept.counts))
     assert len({row for row, _, _ in rows}) == len(rows)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.contents import Contents
-from flight_server.kinds.changelog.folding import compacted, in_pieces, kept_at, pieces, rule_pieces
+from flight_server.kinds.changelog.folding import compacted, in_pieces, pieces, rule_pieces, shown
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import DELETE, MAX_HASH, Layout, Updates
 from flight_server.kinds.changelog.views import View, ViewPart
@@ -93,9 +93,9 @@ def test_a_rule_makes_of_pieces_what_it_makes_of_whole_keys(
         left = of_pieces(4, lambda piece, totals: compacted(piece, after, rule, totals))
         rows = [piece.where(piece.diffs != DELETE) for piece in [*left, compacted(whole, after, rule)]]
         assert listed(Updates.in_order(layout, rows[:-1])) == listed(rows[-1])
-        shown = of_pieces(upto, lambda piece, totals: kept_at(piece, upto, rule, totals))
-        there = kept_at(whole, upto, rule)
-        assert sum((keep_model.collection(each) for each in shown), Counter()) == keep_model.collection(there)
+        kept = of_pieces(upto, lambda piece, totals: shown(piece, None, upto, rule, totals))
+        there = shown(whole, None, upto, rule)
+        assert sum((keep_model.collection(each) for each in kept), Counter()) == keep_model.collection(there)
 
 
 def read(view: View, after: int | None) -> list[str]:
@@ -124,6 +124,6 @@ def test_a_large_key_is_read_in_pieces(
         fewer_bits(patch, 0)
         layout, rule = Layout(keep_model.SCHEMA, spec), make_rule(spec, keep_model.SCHEMA)
         contents = Contents.empty(layout).committed([memory_run(updates_of(layout, run)) for run in runs])
-        fold = None if begun is None else BegunFold(begun, 1, min(after or 0, begun), 0, MAX_HASH)
+        fold = None if begun is None else BegunFold(begun, min(after or 0, begun), 0, MAX_HASH)
         view = View(layout, rule, contents, 0, 4, fold, slice_bytes)
         assert read(view, after) == read(replace(view, slice_bytes=1 << 30), after)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog import compaction, compactor, planning
-from flight_server.kinds.changelog.planning import FAN_IN, Amounts, plan_memory
+from flight_server.kinds.changelog.planning import FAN_IN, Amounts, plans
 from flight_server.kinds.changelog.runs import DELETE, MemoryRun, run_files
 from tests.support.examples import examples
 from tests.support.ram_directory import ram_directory
@@ -28,7 +28,7 @@ SCALE = 1024
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in [
         *((planning, name) for name in ("MEMORY_FOLD_ROWS", "FILE_ROWS", "MEMORY_ROWS")),
-        *((compaction, name) for name in ("RANGE_ROWS", "STEP_ROWS")),
+        (compaction, "RANGE_ROWS"),
         (compactor, "SLOW_ROWS"),
     ]:
         monkeypatch.setattr(module, name, getattr(module, name) // SCALE)
@@ -296,7 +296,7 @@ def test_rows_are_at_most_twice_those_that_are_needed_and_those_of_the_last_dela
         of.go(20 + 4 * len(of.history) / compactor.SLOW_ROWS, 1.0)
         # Fewer where a row was retracted after the delay: the one before it is gone.
         assert of.rows <= of.needed_rows(of.upper), "silence leaves what is needed"
-        assert not of.contents.recent or of.contents.folded_rows == of.rows
+        assert not of.contents.recent or of.contents.bases.rows == of.rows
 
 
 @pytest.mark.parametrize(("short", "records_bytes"), [(True, 0), (False, planning.RECORDS_BYTES + 1)])
@@ -306,10 +306,11 @@ def test_memory_goes_to_a_file_when_it_is_short_or_the_records_have_much(
     of = Ranged(directory, 1.0)
     for _ in range(2):
         of.assert_keys([1, 2])
-    amounts = Amounts(of.contents, 0, of.rule)
-    amounts.count()
-    assert plan_memory(amounts, 0, short=False) is None
-    found = plan_memory(amounts, records_bytes, short=short)
+    for is_short in (False, short):
+        amounts = Amounts(of.contents, 0, of.rule, short=is_short)
+        amounts.count()
+        assert is_short or plans(amounts, 0) == (None, None)
+    found, _ = plans(amounts, records_bytes)
     assert found is not None
     assert (found.runs, found.to_file) == (of.contents.recent, True)
     assert all(isinstance(run, MemoryRun) for run in found.runs)

@@ -17,7 +17,7 @@ from flight_server.kinds.changelog import views
 from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import MAX_HASH, Layout, MemoryRun, Updates
-from flight_server.kinds.changelog.views import View, ViewPart, range_end
+from flight_server.kinds.changelog.views import View, ViewPart, slice_end
 from flight_server.protocol import KeepRule
 from tests.support.changelog_store import Engine, deltas_of, snapshot_of
 from tests.support.examples import examples
@@ -37,7 +37,7 @@ def run_of(hashes: list[int] | np.ndarray) -> MemoryRun:
 
 def ranges(runs: list[MemoryRun], wanted: int, low: int = 0) -> Iterator[tuple[int, int]]:
     while low <= MAX_HASH:
-        high = range_end(runs, wanted, low)
+        high, _ = slice_end(runs, wanted, low)
         yield low, high
         low = high + 1
 

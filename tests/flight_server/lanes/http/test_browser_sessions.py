@@ -6,17 +6,6 @@ from flight_server.lanes.http.logins import SESSION_SECONDS, SESSIONS_OF_A_TOKEN
 from tests.support.clocks import Clock
 
 
-def test_a_session_stands_for_its_token_until_it_is_closed() -> None:
-    sessions = BrowserSessions()
-    mine, other = sessions.open("one"), sessions.open("two")
-    assert mine != other
-    assert (sessions.token(mine), sessions.token(other)) == ("one", "two")
-    for _ in range(2):
-        sessions.close(mine)
-    assert (sessions.token(mine), sessions.token(other)) == (None, "two")
-    assert sessions.token("") is sessions.token("\udcff") is None
-
-
 def test_a_session_ends_after_its_time_and_is_forgotten() -> None:
     clock = Clock(0.0)
     sessions = BrowserSessions(clock)

@@ -117,8 +117,11 @@ def test_the_page_shows_who_holds_versions_and_ends_a_hold(
     changelogs.put(client, name, table(1))
     action(client, "hold", dataset=name, hold="mine", lease_seconds=lease_seconds, owner="query 7 of ann")
     changelogs.put(client, name, table(1))
-    action(client, "hold", dataset=name, hold="other")
     show(page, server)
+    press = f"[...document.querySelectorAll('#holds tr')].find(row => row.textContent.startsWith('{name}query 7'))"
+    eventually(lambda: page.evaluate(f"!!{press}"), True)
+    page.evaluate(f"{press}.querySelector('button').focus()")
+    action(client, "hold", dataset=name, hold="other")
 
     def held() -> list[list[str]]:
         return [[*row[1:4], row[5]] for row in rows(page, "holds") if row[0] == name]
@@ -128,13 +131,13 @@ def test_the_page_shows_who_holds_versions_and_ends_a_hold(
         [["query 7 of ann", "mine", "1"], ["unknown", "other", "2"]],
     )
     assert held()[0][3] == "2 d 5 h"
+    assert page.evaluate("document.activeElement.textContent") == "release", "it keeps the focus"
     # The compactor may be busy with the first version for a moment.
     eventually(
         lambda: [row[-1] for row in rows(page, "changelogs") if row[0] == name],
         ["hold 'mine' of query 7 of ann, at version 1"],
     )
     page.evaluate("window.confirm = (text) => { window.asked = text; return true; }")
-    press = f"[...document.querySelectorAll('#holds tr')].find(row => row.textContent.startsWith('{name}query 7'))"
     page.evaluate(f"{press}.querySelector('button').click()")
     eventually(lambda: [each[1] for each in held()], ["other"])
     assert "query 7 of ann" in page.evaluate("window.asked")

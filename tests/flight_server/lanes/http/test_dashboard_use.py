@@ -12,7 +12,7 @@ from pyarrow import flight
 from tests.support import changelogs
 from tests.support.browser import Browser
 from tests.support.dashboard_page import dataset, open_dataset, rows, show, text
-from tests.support.durable import action, put, table
+from tests.support.durable import put, table
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
@@ -81,22 +81,6 @@ def test_the_page_of_thousands_of_datasets_shows_those_that_matter_and_finds_the
     assert page.complaints == []
 
 
-def test_a_button_keeps_the_focus_while_the_numbers_change(
-    page: Browser, server: ServerProcess, client: flight.FlightClient
-) -> None:
-    name = "focus/rates"
-    changelogs.create(client, name, table(1).schema, delay_seconds=0)
-    changelogs.put(client, name, table(1))
-    action(client, "hold", dataset=name, hold="kept")
-    show(page, server)
-    eventually(lambda: [row[2] for row in rows(page, "holds") if row[0] == name], ["kept"])
-    press = "[...document.querySelectorAll('#holds tr')].find(row => row.cells[2].textContent == 'kept')"
-    page.evaluate(f"{press}.querySelector('button').focus()")
-    action(client, "hold", dataset=name, hold="another")
-    eventually(lambda: len([row for row in rows(page, "holds") if row[0] == name]), 2)
-    assert page.evaluate("document.activeElement.textContent") == "release"
-
-
 @pytest.mark.long
 def test_a_paused_page_asks_for_nothing(page: Browser, server: ServerProcess) -> None:
     show(page, server)
@@ -126,6 +110,7 @@ def test_a_principal_of_some_names_sees_the_parts_that_it_is_given(
 ) -> None:
     put(client, table(10), dataset="mine/some")
     whole = ["memory", "disk", "servers", "task_failures", "quarantine", "foreign_files", "bytes_in"]
+    refusal = json.dumps({"message": "principal 'etl' may not do this"})
     given = {
         "principal": "etl",
         "quotas": {"bytes": 1 << 30, "datasets": {"limit": 10, "used": 9}, "streams": None},
@@ -136,6 +121,7 @@ def test_a_principal_of_some_names_sees_the_parts_that_it_is_given(
         before=f"""const real = window.fetch;
         window.fetch = async (path, ...rest) => {{
           if (path.includes("history")) return new Response("{{}}", {{status: 403}});
+          if (path.includes("v1/rows")) return new Response({json.dumps(refusal)}, {{status: 403}});
           const found = await (await real(path, ...rest)).json();
           if (path.includes("statistics")) {{
             for (const each of {whole}) delete found[each];
@@ -152,6 +138,9 @@ def test_a_principal_of_some_names_sees_the_parts_that_it_is_given(
     assert "Quota: bytes1.0 GiBat most" in tiles
     assert "Quota: datasets9of 10 · 90 %" in tiles
     assert not re.search("Memory|Disk|Written|streams1", tiles)
+    open_dataset(page, "mine/some")
+    eventually(lambda: text(page, "rows-note"), "principal 'etl' may not do this")
+    assert rows(page, "rows") == []
     assert page.complaints == []
 
 
@@ -178,23 +167,6 @@ def test_a_click_on_a_dataset_shows_its_columns_and_first_rows(
     assert page.evaluate("document.getElementById('dataset-part').hidden") is True
     assert page.evaluate("document.activeElement.textContent") == "clicked/log"
     assert page.complaints == []
-
-
-def test_a_dataset_that_may_not_be_read_says_so(
-    page: Browser, server: ServerProcess, client: flight.FlightClient
-) -> None:
-    put(client, table(10), dataset="unread")
-    refusal = json.dumps({"message": "principal 'etl' may not do this"})
-    show(
-        page,
-        server,
-        before=f"""const real = window.fetch;
-        window.fetch = async (path, ...rest) => path.includes("v1/rows")
-          ? new Response({json.dumps(refusal)}, {{status: 403}}) : real(path, ...rest);""",
-    )
-    open_dataset(page, "unread")
-    eventually(lambda: text(page, "rows-note"), "principal 'etl' may not do this")
-    assert rows(page, "rows") == []
 
 
 def test_a_phone_shows_folded_cards_and_no_page_that_scrolls_sideways(

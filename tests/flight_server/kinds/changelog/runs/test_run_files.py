@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import tempfile
 from pathlib import Path
 
@@ -14,12 +15,11 @@ from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.runs import (
     MAX_HASH,
+    Counts,
     Damaged,
     Layout,
     MemoryRun,
-    Question,
     RunFile,
-    RunWriter,
     Updates,
     run_files,
 )
@@ -46,14 +46,15 @@ def with_hashes(found: list[tuple[int, int, int]]) -> Updates:
 
 
 def written(directory: Path, updates: Updates) -> RunFile:
-    writer = RunWriter(run_folder(directory, POOL), updates.layout)
-    writer.add(updates.slice(0, len(updates) // 3))
-    writer.add(updates.slice(len(updates) // 3, len(updates)))
-    return writer.finish()
+    file = RunFile.make(run_folder(directory, POOL), updates.layout)
+    file.add(updates.slice(0, len(updates) // 3))
+    file.add(updates.slice(len(updates) // 3, len(updates)))
+    return file.finish()
 
 
-def found_in(path: Path, version: int | None = None) -> RunFile:
-    return RunFile.opened(run_folder(path.parent, POOL), path.name, LAYOUT, version)
+def found_in(path: Path, of: RunFile, version: int | None = None) -> RunFile:
+    blocks = json.loads(json.dumps(of.blocks))
+    return RunFile.opened(run_folder(path.parent, POOL), LAYOUT, path.name, version, blocks)
 
 
 @given(st.lists(each_key, max_size=20), st.sampled_from([1, 3, 100]), st.data())
@@ -76,7 +77,7 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     some = np.array(sorted(data.draw(st.sets(hashes))), np.uint64)
     for run in (file, memory):
         assert (run.rows, run.retractions) == (len(memory.updates), memory.updates.retractions)
-        assert run.rows_below(low) == sum(hash_ < low for hash_ in memory.updates.hashes.tolist())
+        assert run.below(low)[0] == sum(hash_ < low for hash_ in memory.updates.hashes.tolist())
         assert run.changed(after, upto).tolist() == [
             hash_
             for hash_, version in zip(memory.updates.hashes.tolist(), memory.updates.versions, strict=True)
@@ -89,7 +90,7 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
     lows = np.unique(np.append(some, np.uint64(0)))
     for since, version in ((0, 9), (after, upto), (9, 9)):
         sinces = np.full(len(lows), since)
-        question = Question(lows, sinces, sinces, version)
+        question = Counts(lows, sinces, version)
         in_memory, in_file = memory.counts(question), file.counts(question)
         for part, (low_, high_) in enumerate(
             zip(lows.tolist(), [*lows[1:].tolist(), MAX_HASH + 1], strict=True)
@@ -108,13 +109,13 @@ def test_a_file_that_was_just_counted_gives_that_answer_and_says_when_it_counts_
 ) -> None:
     file = written(tmp_path, with_hashes([(1, 1, 1), (5, 2, 1), (7, 3, 1)]))
     lows, since = np.zeros(1, np.uint64), np.zeros(1, np.int64)
-    first, again, later = (Question(lows, since, since, upto) for upto in (1, 2, 9))
+    first, again, later = (Counts(lows, since, upto) for upto in (1, 2, 9))
     monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 1000.0)
     assert (file.counts(first).old.tolist(), file.counts(first).recount_at) == ([1], None)
     stale = file.counts(again)
     assert stale.old.tolist() == [1]
     assert stale.recount_at is not None
-    dead = Question(lows, since + 2, since + 2, 9)
+    dead = Counts(lows, since + 2, 9)
     assert (file.counts(dead).alive.tolist(), file.counts(dead).recount_at) == ([1], None)
     monkeypatch.setattr(run_files, "RECOUNT_SECONDS", 0.0)
     assert file.counts(later).old.tolist() == [3]
@@ -122,7 +123,7 @@ def test_a_file_that_was_just_counted_gives_that_answer_and_says_when_it_counts_
 
 def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
     put = written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
-    file = found_in(put.path, version=0)
+    file = found_in(put.path, put, version=0)
     assert file.between(0, MAX_HASH).versions.tolist() == [0, 0], "it is read before its commit, too"
     file.commit(7)
     assert (file.first_version, file.last_version) == (7, 7)
@@ -146,12 +147,11 @@ def test_a_file_that_is_kept_stays_and_says_whose_it_is(tmp_path: Path) -> None:
     file.keep = True
     path, size_bytes = file.path, file.size_bytes
     assert POOL.used_bytes == size_bytes == path.stat().st_size
+    again = found_in(path, file)
     del file
-    assert POOL.used_bytes == 0
     header = read_header(path)
     assert header is not None
     assert (header.dataset, header.kind) == ("d", "changelog")
-    again = found_in(path)
     assert (listed(again.between(0, MAX_HASH)), POOL.used_bytes) == (listed(updates), size_bytes)
     again.keep = False
     del again
@@ -181,21 +181,21 @@ def test_a_file_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
     for place in range(0, len(whole), 7):
         changed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            found = listed(found_in(changed).between(0, MAX_HASH))
+            found = listed(found_in(changed, file).between(0, MAX_HASH))
         except Damaged:
             continue
         assert found == listed(updates), "only padding and the header are not covered by a checksum"
     for length in (0, 5, len(whole) - 1):
         changed.write_bytes(whole[:length])
         with pytest.raises(Damaged):
-            found_in(changed)
+            found_in(changed, file)
 
 
 def test_a_writer_whose_pool_is_full_leaves_nothing(tmp_path: Path) -> None:
     pool = MemoryPool(256)
-    writer = RunWriter(run_folder(tmp_path, pool), LAYOUT)
+    file = RunFile.make(run_folder(tmp_path, pool), LAYOUT)
     with pytest.raises(DiskTrouble):
-        writer.add(updates_of(LAYOUT, [(("a", 1, None), 1, 1)]))
+        file.add(updates_of(LAYOUT, [(("a", 1, None), 1, 1)]))
     assert len(list(tmp_path.iterdir())) == 1
-    del writer
+    del file
     assert (list(tmp_path.iterdir()), pool.used_bytes) == ([], 0)

@@ -1,106 +1,14 @@
-"""Spark's hash of one value at a time, as its definition reads, and values on which implementations differ."""
+"""Columns of every type with the values on which implementations of Spark's hash differ."""
 
 from __future__ import annotations
 
 import decimal
 import math
 import random
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-
-# --- A scalar reference -----------------------------------------------------------------------------------
-
-WORD = 0xFFFFFFFF
-
-
-def rotated(word: int, bits: int) -> int:
-    return (word << bits | word >> (32 - bits)) & WORD
-
-
-def mixed(state: int, word: int) -> int:
-    word = rotated(word * 0xCC9E2D51 & WORD, 15) * 0x1B873593 & WORD
-    return (rotated(state ^ word, 13) * 5 + 0xE6546B64) & WORD
-
-
-def finished(state: int, length_bytes: int) -> int:
-    state ^= length_bytes
-    state = (state ^ state >> 16) * 0x85EBCA6B & WORD
-    state = (state ^ state >> 13) * 0xC2B2AE35 & WORD
-    return state ^ state >> 16
-
-
-def hash_of_bytes(data: bytes, seed: int) -> int:
-    whole = len(data) // 4 * 4
-    for place in range(0, whole, 4):
-        seed = mixed(seed, int.from_bytes(data[place : place + 4], "little"))
-    for byte in data[whole:]:
-        seed = mixed(seed, (byte - 256 if byte > 127 else byte) & WORD)
-    return finished(seed, len(data))
-
-
-def hash_of_int(value: int, seed: int) -> int:
-    return finished(mixed(seed, value & WORD), 4)
-
-
-def hash_of_long(value: int, seed: int) -> int:
-    return finished(mixed(mixed(seed, value & WORD), value >> 32 & WORD), 8)
-
-
-def hash_of_float(value: float, kind: pa.DataType, seed: int) -> int:
-    if kind == pa.float32():
-        bits = 0x7FC00000 if math.isnan(value) else struct.unpack("<i", struct.pack("<f", value or 0.0))[0]
-        return hash_of_int(bits, seed)
-    bits = 0x7FF8 << 48 if math.isnan(value) else struct.unpack("<q", struct.pack("<d", value or 0.0))[0]
-    return hash_of_long(bits, seed)
-
-
-def hash_of_decimal(value: decimal.Decimal, kind: pa.DataType, seed: int) -> int:
-    with decimal.localcontext(prec=80):
-        unscaled = int(value.scaleb(kind.scale))
-    if kind.precision <= 18:
-        return hash_of_long(unscaled, seed)
-    size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
-    return hash_of_bytes(unscaled.to_bytes(size, "big", signed=True), seed)
-
-
-def hash_of(value: Any, kind: pa.DataType, seed: int) -> int:
-    """Spark's hash of one Python value; times and dates are given as their integers."""
-    if value is None:
-        return seed
-    if pa.types.is_dictionary(kind):
-        return hash_of(value, kind.value_type, seed)
-    if pa.types.is_struct(kind):
-        for field in kind.fields:
-            seed = hash_of(value[field.name], field.type, seed)
-        return seed
-    if pa.types.is_nested(kind):
-        for element in value:
-            seed = hash_of(element, kind.value_type, seed)
-        return seed
-    if pa.types.is_floating(kind):
-        return hash_of_float(value, kind, seed)
-    if pa.types.is_decimal(kind):
-        return hash_of_decimal(value, kind, seed)
-    if isinstance(value, str | bytes):
-        return hash_of_bytes(value.encode() if isinstance(value, str) else value, seed)
-    return (hash_of_long if kind.bit_width == 64 else hash_of_int)(int(value), seed)
-
-
-def reference_ids(batch: pa.RecordBatch, keys: list[str], partitions: int) -> list[int]:
-    columns = [(batch.schema.field(key).type, batch.column(key).to_pylist()) for key in keys]
-    ids = []
-    for row in range(batch.num_rows):
-        state = 42
-        for kind, values in columns:
-            state = hash_of(values[row], kind, state)
-        ids.append((state - (1 << 32) if state >> 31 else state) % partitions)
-    return ids
-
-
-# --- Data with the values where implementations differ ----------------------------------------------------
 
 RANDOM = random.Random(20_240_607)
 
