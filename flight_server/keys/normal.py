@@ -35,6 +35,11 @@ _PLAIN = frozenset(
     )
 )
 """The ids of types of up to 64 bits."""
+_BYTES = frozenset(kind.id for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()))
+_INT8 = pa.int8()
+_LISTS = frozenset(
+    kind.id for kind in (pa.list_(_INT8), pa.large_list(_INT8), pa.list_(_INT8, 1), pa.map_(_INT8, _INT8))
+)
 _INT64 = pa.int64().id
 
 
@@ -51,13 +56,7 @@ def is_plain(kind: pa.DataType) -> bool:
 
 def is_bytes(kind: pa.DataType) -> bool:
     """Whether values are text or bytes that lie one behind the other, at offsets."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
+    return kind.id in _BYTES
 
 
 def is_comparable(kind: pa.DataType) -> bool:
@@ -82,13 +81,7 @@ def is_comparable(kind: pa.DataType) -> bool:
 
 def has_elements(kind: pa.DataType) -> bool:
     """Whether :func:`elements` takes this type: lists, large and of a fixed size, and maps."""
-    types = pa.types
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_map(kind)
-    )
+    return kind.id in _LISTS
 
 
 def is_nested(kind: pa.DataType) -> bool:

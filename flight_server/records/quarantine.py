@@ -135,8 +135,8 @@ class Quarantine:
 def quarantined(connection: sqlite3.Connection) -> list[Quarantined]:
     """All entries."""
     return [
-        Quarantined(*rest, tuple(json.loads(files)), bool(served))
-        for *rest, files, served in QUARANTINE.rows(connection)
+        Quarantined(dataset, generation, reason, when, tuple(json.loads(files)), bool(served))
+        for dataset, generation, reason, when, files, served in QUARANTINE.rows(connection)
     ]
 
 

@@ -31,7 +31,7 @@ from flight_server.datasets import Dataset, Partition, PartitionState
 from flight_server.frames import FrameDecoder, SchemaMessage
 from flight_server.kinds import Kinds
 from flight_server.memory import Reservation
-from flight_server.protocol import FlightShuffleError, dump_json, wire
+from flight_server.protocol import FlightShuffleError, wire
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameRange, MadeAnswer, Reads
 
@@ -54,11 +54,7 @@ _Message = tuple[bytes, Reservation | None]
 def first_rows_answer(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> MadeAnswer:
     """The answer of ``/v1/rows``."""
     # An answer is counted twice.
-    return MadeAnswer(reads.budget.max_message_bytes // 2, partial(_as_json, reads, kinds, dataset, peer))
-
-
-async def _as_json(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> bytes:
-    return dump_json(await first_rows(reads, kinds, dataset, peer))
+    return MadeAnswer(reads.budget.max_message_bytes // 2, partial(first_rows, reads, kinds, dataset, peer))
 
 
 async def first_rows(reads: Reads, kinds: Kinds, dataset: Dataset, peer: str) -> dict[str, Any]:

@@ -34,7 +34,6 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Awaitable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Protocol, Self
@@ -61,7 +60,6 @@ from flight_server.protocol import (
     Fields,
     InJson,
     check_dataset_name,
-    dump_json,
     integer,
     one_of,
     parse_json,
@@ -487,20 +485,16 @@ def statistics_answer(server: Observed, page: ListedPage, caller: Caller) -> Mad
         dataset = caller.find(page.dataset)
         counts = (dataset.partition_count, len(dataset.attempts), len(dataset.servers))
         entries = sum(min(page.limit, count) for count in counts)
-    return MadeAnswer(entries * _ENTRY_BYTES, lambda: _as_json(statistics(server, page, caller)))
+    return MadeAnswer(entries * _ENTRY_BYTES, lambda: statistics(server, page, caller))
 
 
 def why_answer(server: Observed, page: Page, caller: Caller) -> MadeAnswer:
     """The answer to ``why``."""
     size_bytes = min(page.limit, len(server.waits)) * _ROW_BYTES
-    return MadeAnswer(size_bytes, lambda: _as_json(why(server, page, caller)))
+    return MadeAnswer(size_bytes, lambda: why(server, page, caller))
 
 
 def datasets_answer(server: Observed, prefix: str, page: Page, caller: Caller) -> MadeAnswer:
     """The answer of ``/v1/datasets``."""
     size_bytes = min(page.limit, len(server.catalogue)) * _ROW_BYTES
-    return MadeAnswer(size_bytes, lambda: _as_json(datasets(prefix, page, caller)))
-
-
-async def _as_json(report: Awaitable[dict[str, Any]]) -> bytes:
-    return dump_json(await report)
+    return MadeAnswer(size_bytes, lambda: datasets(prefix, page, caller))

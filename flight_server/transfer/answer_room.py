@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from flight_server.concurrency import Waits
 from flight_server.memory import MemoryPool, Reservation, reserve
+from flight_server.protocol import dump_json
 from flight_server.tiering import Reader
 
 from .delivery import Delivery
@@ -21,20 +22,22 @@ COPIES = 2
 
 @dataclass(frozen=True)
 class MadeAnswer:
-    """An answer of at most ``size_bytes``, as far as that is known before it is made. ``make``: called once."""
+    """An answer of at most ``size_bytes``, as far as that is known before it is made. ``make``: called once; a mapping
+    is sent as JSON.
+    """
 
     size_bytes: int
-    make: Callable[[], Awaitable[bytes]]
+    make: Callable[[], Awaitable[bytes | dict[str, Any]]]
 
     @classmethod
-    def of(cls, data: bytes) -> Self:
+    def of(cls, answer: bytes | dict[str, Any]) -> Self:
         """One that is made already."""
-        made = [data]
+        made = [dump_json(answer) if isinstance(answer, dict) else answer]
 
         async def make() -> bytes:
             return made.pop()
 
-        return cls(len(data), make)
+        return cls(len(made[0]), make)
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ class AnswerRoom:
     async def made(self, answer: MadeAnswer, reader: Reader) -> tuple[bytes, Reservation | None]:
         """Make an answer when there is room for it. Raises OutOfBudget: see :meth:`room`."""
         room = await self.room(answer.size_bytes, reader)
-        data = await answer.make()
+        content = await answer.make()
+        data = dump_json(content) if isinstance(content, dict) else content
+        del content
         if room is None:
             return data, await self.room(len(data), reader)
         room.grow(max(0, COPIES * len(data) - room.size_bytes))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -82,18 +81,23 @@ def test_a_memory_limit_above_the_machine_s_memory_is_one_warning_at_the_start(
     )
 
 
-def test_the_ready_line_is_one_line_of_text_on_standard_output() -> None:
+def test_the_ready_line_is_one_line_of_text_on_standard_output_and_the_end_of_the_parents_input_ends_it() -> (
+    None
+):
     process = subprocess.Popen(
-        [*COMMAND, "--port", "0", "--http-port", "-1", "--memory-limit", "64MiB"],
+        [*COMMAND, "--port", "0", "--http-port", "-1", "--memory-limit", "64MiB", "--exit-with-parent"],
         cwd=ROOT,
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     )
     with process:
+        assert process.stdin is not None
         assert process.stdout is not None
         line = process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
+        assert process.poll() is None
+        process.stdin.close()
         rest = process.stdout.read()
         assert process.wait(DEADLINE_SECONDS) == 0
     assert line.startswith("flight-server is ready at grpc://127.0.0.1:")
@@ -223,25 +227,6 @@ def test_flags_count_over_environment_over_file_over_defaults(tmp_path: Path) ->
     assert (
         "'of the flag' is no size" in run(*arguments, "--memory-limit", "of the flag", **environment).stderr
     )
-
-
-def test_it_ends_when_the_standard_input_of_its_parent_does() -> None:
-    process = subprocess.Popen(
-        [*COMMAND, "--port", "0", "--http-port", "-1", "--log-format", "json", "--exit-with-parent"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        data_dir = Path(json.loads(process.stdout.readline())["data_dir"])
-        assert process.poll() is None
-        process.stdin.close()
-        assert process.wait(DEADLINE_SECONDS) == 0
-    assert not data_dir.exists()
 
 
 def test_help_names_every_setting() -> None:

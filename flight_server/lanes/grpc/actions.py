@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -34,7 +34,6 @@ from flight_server.protocol import (
     SealRequest,
     Ticket,
     Unsupported,
-    dump_json,
     flight_sql,
     ipc_framing,
     parse_json,
@@ -54,6 +53,8 @@ from flight_server.transfer import MadeAnswer, Offloads, plan_bytes, plan_json
 
 LARGE_BODY_BYTES = 64 << 10
 R = TypeVar("R", bound=Request)
+_Answer = bytes | dict[str, Any] | MadeAnswer
+_Handler = Callable[[bytes, Caller], Awaitable[_Answer]]
 
 
 @dataclass(eq=False)
@@ -81,12 +82,11 @@ class Actions:
             shown = action if len(action) <= 80 else action[:80] + "…"
             raise Unsupported(f"{what}there is no action {shown!r}; there are {', '.join(ACTIONS)}")
         caller = caller.doing(operation)
-        if (of_a_kind := self._kinds.actions.get(action)) is not None:
-            return MadeAnswer.of(dump_json(await of_a_kind(body, caller)))
-        answer = await _HANDLERS[action](self, body, caller)
+        handler: _Handler = self._kinds.actions.get(action) or partial(_HANDLERS[action], self)
+        answer = await handler(body, caller)
         return answer if isinstance(answer, MadeAnswer) else MadeAnswer.of(answer)
 
-    async def _create(self, body: bytes, caller: Caller) -> bytes:
+    async def _create(self, body: bytes, caller: Caller) -> dict[str, Any]:
         request = await _parsed(CreateRequest, body)
         caller.check(request.dataset)
         if request.keep is not None and request.keep.emit is not None:
@@ -98,16 +98,14 @@ class Actions:
             schema = await asyncio.to_thread(decode_schema, text) if large else decode_schema(text)
         dataset, created = await self._kinds[request.kind].create(request, schema)
         repeated = request.mode is not None and self._catalogue.staged.mode_of(dataset) is None
-        return dump_json(
-            {
-                "dataset": dataset.name,
-                "generation": dataset.generation,
-                "created": created,
-                "lease_seconds": dataset.lease_seconds,
-                "put_locations": self.locations.puts,
-                **({"repeated": True} if repeated else {}),
-            }
-        )
+        return {
+            "dataset": dataset.name,
+            "generation": dataset.generation,
+            "created": created,
+            "lease_seconds": dataset.lease_seconds,
+            "put_locations": self.locations.puts,
+            **({"repeated": True} if repeated else {}),
+        }
 
     async def _seal(self, body: bytes, caller: Caller) -> bytes:
         request = await _parsed(SealRequest, body)
@@ -134,26 +132,23 @@ class Actions:
             }
         )
 
-    async def _drop(self, body: bytes, caller: Caller) -> bytes:
+    async def _drop(self, body: bytes, caller: Caller) -> dict[str, Any]:
         request = DatasetRequest.parse(body, "drop", needed=True)
         assert request.dataset is not None
+        caller.check(request.dataset, request.generation)
         if request.staged:
-            caller.check(request.dataset, request.generation)
             dataset = await self._catalogue.remove(
                 request.dataset, request.generation, staged=True, why=dropped_by(caller.peer)
             )
         else:
-            caller.check(request.dataset, request.generation)
             if (aside := await self._catalogue.drop_quarantined(request.dataset)) is not None:
-                return dump_json({"dropped": request.dataset, "generation": aside, "server_count": 0})
+                return {"dropped": request.dataset, "generation": aside, "server_count": 0}
             dataset = await self._remove(request.dataset, request.generation, caller)
-        return dump_json(
-            {
-                "dropped": request.dataset,
-                "generation": dataset.generation,
-                "server_count": server_count(dataset),
-            }
-        )
+        return {
+            "dropped": request.dataset,
+            "generation": dataset.generation,
+            "server_count": server_count(dataset),
+        }
 
     async def _remove(self, name: str, generation: str | None, caller: Caller) -> Dataset:
         """Raises as :meth:`Caller.check` and :meth:`Catalogue.remove`."""
@@ -164,25 +159,23 @@ class Actions:
         await self.offloads.forget(dataset)
         return dataset
 
-    async def _renew(self, body: bytes, caller: Caller) -> bytes:
+    async def _renew(self, body: bytes, caller: Caller) -> dict[str, Any]:
         request = DatasetRequest.parse(body, "renew", needed=True)
         assert request.dataset is not None
         dataset = caller.find(request.dataset, request.generation)
         dataset.touch()
-        return dump_json(
-            {
-                "dataset": request.dataset,
-                "lease_left_seconds": dataset.lease_left_seconds,
-                "server_count": server_count(dataset),
-            }
-        )
+        return {
+            "dataset": request.dataset,
+            "lease_left_seconds": dataset.lease_left_seconds,
+            "server_count": server_count(dataset),
+        }
 
-    async def _acknowledge(self, body: bytes, caller: Caller) -> bytes:
+    async def _acknowledge(self, body: bytes, caller: Caller) -> dict[str, Any]:
         request = AcknowledgeRequest.parse(body)
         dataset = caller.portion_of(request.dataset, request.generation, request.start)
         dataset.partition(request.partition).acknowledge(request.reader, request.frames, time.monotonic())
         dataset.touch()
-        return dump_json({"frames": request.frames})
+        return {"frames": request.frames}
 
     async def _plan(self, body: bytes, caller: Caller) -> MadeAnswer:
         request = PlanRequest.parse(body)
@@ -191,7 +184,7 @@ class Actions:
             await plan_bytes(dataset, request), partial(plan_json, dataset, request, self.loading)
         )
 
-    async def _copies(self, body: bytes, caller: Caller) -> bytes:
+    async def _copies(self, body: bytes, caller: Caller) -> dict[str, Any]:
         request = CopiesRequest.parse(body)
         copies, content = self._catalogue.copies, (request.dataset, request.generation)
         host, file = request.host or "", request.file or ""
@@ -199,25 +192,25 @@ class Actions:
         match request.verb:
             case CopyVerb.KEEP:
                 caller.find(*content)
-                return dump_json({"withdrawn": copies.keep(content, host, file, caller.sees)})
+                return {"withdrawn": copies.keep(content, host, file, caller.sees)}
             case CopyVerb.FETCH:
                 caller.find(*content)
                 where = (request.location, request.lost)
-                return dump_json({"from": copies.fetch(content, host, file, *where)})
+                return {"from": copies.fetch(content, host, file, *where)}
             case CopyVerb.FETCHED:
                 copies.fetched(content, host)
-                return dump_json({})
+                return {}
             case CopyVerb.REMOVED:
                 copies.removed(host, file, caller.sees)
-                return dump_json({})
+                return {}
             case CopyVerb.WITHDRAW:
                 caller.check_permission(Permission.WRITE, request.dataset)
                 copies.withdraw(content)
-                return dump_json({})
+                return {}
             case CopyVerb.WHICH:
                 kept, withdrawn = copies.which(content)
                 gone = not self._catalogue.leads_to(*content)
-                return dump_json({"kept": kept, "withdrawn": withdrawn, "gone": gone})
+                return {"kept": kept, "withdrawn": withdrawn, "gone": gone}
 
     async def _statistics(self, body: bytes, caller: Caller) -> MadeAnswer:
         return statistics_answer(self.observed, ListedPage.parse(body, "statistics"), caller)
@@ -225,18 +218,18 @@ class Actions:
     async def _why(self, body: bytes, caller: Caller) -> MadeAnswer:
         return why_answer(self.observed, Page.parse(body, "why"), caller)
 
-    async def _locations(self, body: bytes, _: Caller) -> bytes:
+    async def _locations(self, body: bytes, _: Caller) -> dict[str, Any]:
         _no_arguments(body, "locations")
         lanes = self.locations
         servers = lanes.servers or list(filter(None, [lanes.grpc]))
         known = {"locations": lanes.known, "put_locations": lanes.puts, "servers": servers}
-        return dump_json({**known, "start": own_start(), "offload_to": self.offloads.prefixes})
+        return {**known, "start": own_start(), "offload_to": self.offloads.prefixes}
 
-    async def _drain(self, body: bytes, _: Caller) -> bytes:
+    async def _drain(self, body: bytes, _: Caller) -> dict[str, Any]:
         _no_arguments(body, "drain")
         self._catalogue.draining = True
         self.drain_requested.set()
-        return dump_json({"draining": True, "grace_seconds": self.drain_grace_seconds})
+        return {"draining": True, "grace_seconds": self.drain_grace_seconds}
 
     async def _cancel_flight_info(self, body: bytes, caller: Caller) -> bytes:
         # Without pyarrow's objects: those of a FlightInfo of 64 MiB can take several GiB.
@@ -292,7 +285,7 @@ def _no_arguments(body: bytes, action: str) -> None:
         raise InvalidRequest(f"{action} takes no arguments")
 
 
-_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[bytes | MadeAnswer]]] = {
+_HANDLERS: dict[str, Callable[[Actions, bytes, Caller], Awaitable[_Answer]]] = {
     "create": Actions._create,
     "seal": Actions._seal,
     "drop": Actions._drop,
