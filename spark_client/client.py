@@ -16,6 +16,7 @@ tasks can use broadcasts, but not the client: it cannot be pickled.
 from __future__ import annotations
 
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -150,7 +151,8 @@ class ShuffleClient(DatasetCalls, Closable):
     @classmethod
     def embedded(cls, *, reachable: bool = False, **options: Unpack[EmbeddedOptions]) -> Self:
         """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
-        or with this process. They demand a random token; ``headers`` has it for other clients.
+        or with this process. They demand a random token; ``headers`` has it for other clients. While they start, Spark
+        starts Python for the jobs to come of an active session whose master is local.
 
         Args:
             reachable: a cluster's executors reach the servers. They listen on the address by which this host reaches
@@ -172,7 +174,7 @@ class ShuffleClient(DatasetCalls, Closable):
             from spark_client.executors import address_of_driver  # noqa: PLC0415 - needs PySpark
 
             settings["host"] = address_of_driver()
-        process = embedded.start(**_sweeping(own) | settings)
+        process = embedded.start(_start_ahead, **_sweeping(own) | settings)
         client = cls(",".join(process.locations), **own | {"token": process.token})
         client._embedded = process
         # Of several, one that ends is a server that is lost, and its supervisor starts it again.
@@ -506,6 +508,14 @@ class ShuffleClient(DatasetCalls, Closable):
                     executors=self._executors,
                 )
             return self._shuffles
+
+
+def _start_ahead() -> None:
+    """A process without a session need not have PySpark."""
+    if "pyspark.sql" in sys.modules:
+        from spark_client.jobs import start_ahead  # noqa: PLC0415 - as above
+
+        start_ahead()
 
 
 def _sweeping(options: ClientOptions) -> dict[str, Any]:

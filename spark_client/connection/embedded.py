@@ -132,10 +132,11 @@ def serving(process: subprocess.Popen[Any], lines: Callable[[], list[str]], serv
     raise Unavailable(f"{server} {end}; it wrote last: {last}")
 
 
-def start(**options: Any) -> Embedded:
+def start(meanwhile: Callable[[], None] = lambda: None, **options: Any) -> Embedded:
     """Start a server, or with ``workers`` several; they serve when this returns.
 
     Args:
+        meanwhile: is called while they start.
         options: the server's options, with underscores: ``memory_limit="2GiB"`` becomes ``--memory-limit 2GiB``,
             ``True`` a bare flag, a list the flag several times; None and False leave it out. ``token`` is a random one
             by default, and is passed in the environment, because other users of the machine could read a command line.
@@ -167,6 +168,7 @@ def start(**options: Any) -> Embedded:
     )
     embedded = Embedded(process, token)
     try:
+        meanwhile()
         embedded.wait_until_ready()
     except BaseException:
         embedded.close()

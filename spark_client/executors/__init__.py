@@ -3,6 +3,6 @@ package, wraps functions, spares workers, and says whose task it is.
 """
 
 from .executor_servers import ExecutorServers, address_of_driver, reason_of, start_of
-from .interpreter import check_interpreter, use_own_interpreter
+from .interpreter import check_interpreter, in_forked_workers, use_own_interpreter
 from .shipping import Portable, portable, settle, ship, write_zip
 from .spark_owners import owner_of_session, owner_of_task

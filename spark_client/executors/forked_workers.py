@@ -1,8 +1,8 @@
 """Python workers that have the libraries of a task before their first one: forked from a daemon that imports them.
 
-Guarantee: this module, run as a program with the module of the workers, is PySpark's daemon, which
-``spark.python.daemon.module`` replaces by it. Its workers are PySpark's; they differ only in what they have imported. A
-library that cannot be imported is left to the workers.
+Guarantee: this module, run as a program with the module of the workers, is PySpark's daemon, which a client's jobs on a
+local master (``interpreter``), or ``spark.python.daemon.module``, replace by it. Its workers are PySpark's; they differ
+only in what they have imported. A library that cannot be imported is left to the workers.
 
 Spark ends workers that were idle for a minute, and starts new ones for each application and for each task that has
 failed. Importing takes 0.7 of the 0.8 CPU seconds of such a worker. Here the daemon does it once for all of them, and

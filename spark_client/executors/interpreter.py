@@ -6,18 +6,30 @@ named another one; then, before a job, one that cannot run them is an error.
 Spark itself starts the interpreter that ``PYSPARK_PYTHON`` names, else the first ``python3`` in the search path: not
 the driver's in a virtual environment that was not activated. On other masters the executors' error names the missing
 package.
+
+Forked workers
+    Tasks of the functions that are made :func:`in_forked_workers` run in workers that have their libraries from a
+    daemon (``forked_workers``). The application's other functions do not: Spark has workers for each interpreter, and
+    that of these functions is a program of ours, ``_PROGRAM``, which is that daemon where Spark starts PySpark's, and
+    else the driver's interpreter. Where the user has named a daemon (``spark.python.daemon.module``), that is started.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flight_server.protocol import InvalidRequest
+
+from .shipping import private_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +45,24 @@ if sys.version_info[:2] != {version}:
 elif missing:
     print("has no", " and no ".join(missing), end="")
 """
+_PROGRAM = """#!{python}
+import os, sys
+
+if __name__ == "__main__":
+    if sys.argv[1:3] != ["-m", "pyspark.daemon"]:
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    del sys.argv[1:3]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()
+    sys.path.append({root!r})
+    from spark_client.executors.forked_workers import main
+    main()
+"""
+_MEMORY = "spark.executor.pyspark.memory"
+_MOST_PATH_BYTES = 120
+"""Older versions of Linux take no longer name in a program's first line."""
+_making = threading.Lock()
+"""Held while a context has the program for its interpreter."""
 
 
 def use_own_interpreter(spark: SparkSession) -> None:
@@ -71,6 +101,47 @@ def _local_context(spark: Any) -> Any:
         return None
     context = spark.sparkContext
     return context if context is not None and str(context.master).startswith("local") else None
+
+
+@contextmanager
+def in_forked_workers(spark: SparkSession) -> Iterator[None]:
+    """Functions that the block makes for tasks of a local master run in forked workers, where those can be."""
+    use_own_interpreter(spark)
+    context = _local_context(spark)
+    if context is None:
+        yield
+        return
+    with _making:
+        before = context.pythonExec
+        context.pythonExec = _forking(context) or before
+        try:
+            yield
+        finally:
+            context.pythonExec = before
+
+
+def _forking(context: Any) -> str | None:
+    """The program; None where the context limits the address space of workers, of which libraries take a part, or
+    sends them modules, which one of a library may hide, or where nothing can be run from the program's directory.
+    """
+    program = None if context._python_includes else _program(context.pythonExec)
+    if program is None or context._conf.contains(_MEMORY) or not os.access(program, os.X_OK):
+        return None
+    return program
+
+
+@cache
+def _program(name: str) -> str | None:
+    """The file of ``_PROGRAM`` for the interpreter of this name, if it is the driver's."""
+    python = shutil.which(name)
+    if python is None or Path(python).parent != Path(sys.executable).parent:
+        return None
+    if len(os.fsencode(python)) > _MOST_PATH_BYTES or " " in python:
+        return None
+    path = private_directory() / "python"
+    path.write_text(_PROGRAM.format(python=python, root=str(Path(__file__).parents[2])))
+    path.chmod(0o700)
+    return str(path)
 
 
 @cache

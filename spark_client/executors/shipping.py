@@ -145,12 +145,22 @@ def ship(spark: SparkSession) -> None:
 def _file() -> Path:
     """The zip in a file that exists until this process ends: executors that start later fetch it, too."""
     data = zipped(compiled=True)
-    directory = Path(tempfile.mkdtemp(prefix="flight-shuffle-"))
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     # Spark refuses a file of the same name with other content.
-    path = directory / f"flight_shuffle-{hashlib.sha256(data).hexdigest()[:16]}.zip"
+    path = private_directory() / f"flight_shuffle-{hashlib.sha256(data).hexdigest()[:16]}.zip"
     path.write_bytes(data)
     return path
+
+
+def private_directory() -> Path:
+    """A new one, which exists until this process ends, not one that it forks."""
+    directory, owner = Path(tempfile.mkdtemp(prefix="flight-shuffle-")), os.getpid()
+
+    @atexit.register
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    return directory
 
 
 class Portable:

@@ -1,11 +1,11 @@
 """The parts of a pipeline or broadcast that run in Spark's tasks, and the driver's shuffle datasets."""
 
-from .job import Target, TaskNumbers, TaskRows
+from .job import Target, TaskNumbers, TaskRows, mapped
 from .persisting import Persisted, PersistedDataset
 from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
 from .result_reader import Again, collected
 from .results import reader
-from .runner import cancelled_by_ctrl_c, share_numbers
+from .runner import cancelled_by_ctrl_c, share_numbers, start_ahead
 from .sealed import SealedDataset
 from .session_facts import (
     SplitSizes,

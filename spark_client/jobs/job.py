@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_client.executors import Portable, in_forked_workers
 
 from .tasks import WriteTask
 
@@ -24,6 +27,12 @@ class TaskNumbers:
 
 TaskRows = DataFrame | TaskNumbers
 """What tasks are run over."""
+
+
+def mapped(rows: TaskRows, function: Portable, struct: StructType) -> DataFrame:
+    """What tasks make of the rows by the function."""
+    with in_forked_workers(rows.sparkSession):
+        return rows.mapInArrow(function, struct)
 
 
 @dataclass(frozen=True)

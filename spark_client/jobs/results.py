@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ _scopes: ContextVar[tuple[tuple[Results, Scope], ...]] = ContextVar("scopes", de
 """Those that are open in this thread or asyncio task, of all clients, the innermost last."""
 
 
-def reader(task: ReadTask, datasets: Sequence[str]) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def reader(task: ReadTask, datasets: Sequence[str]) -> Portable:
     """The function with which Spark's tasks read a result of these ``datasets``, or, without any, a scan."""
     function = Portable(partial(_read, task, datasets))
     if datasets:

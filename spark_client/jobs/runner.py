@@ -56,6 +56,8 @@ Where the query remains
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -68,11 +70,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
-from spark_client.executors import Portable, check_interpreter
-from spark_client.pyspark_parts import collected, interrupts_kept, numbers_rdd, session_tag
+from spark_client.executors import Portable, check_interpreter, in_forked_workers
+from spark_client.pyspark_parts import begin, collected, interrupts_kept, numbers_rdd, session_tag
 from spark_client.steps import SPARK_REPORTS, reports_of
 
-from .job import Job, TaskNumbers
+from .job import Job, TaskNumbers, mapped
 from .sealed import TaskWork, report
 from .session_facts import is_on, is_pinned, job_tag, local_property
 from .size_checks import without_needless_checks
@@ -93,6 +95,10 @@ _OF_QUERIES = (
 )
 
 
+_STARTING = "flight-shuffle: starts Python for the tasks to come"
+_started: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The contexts of Spark."""
+
 Keep = Callable[[str, object], None]
 """Keeps an object until a dataset is dropped."""
 
@@ -112,7 +118,7 @@ def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
         with naming, cancelling:
             return reports_of(collect())
     parts = [
-        rows.mapInArrow(Portable(partial(task.run, destinations[task.dataset])), SPARK_REPORTS)
+        mapped(rows, Portable(partial(task.run, destinations[task.dataset])), SPARK_REPORTS)
         for rows, task in job.writes
     ]
     frame = _keeping_executors(job, destinations, reduce(DataFrame.unionAll, parts), keep)
@@ -244,9 +250,7 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
             if len(tasks) < len(job.writes) or _needs_query(spark, destinations):
                 return None
             context = spark.sparkContext
-            added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
-            function = Portable(NumberedTasks(tasks))
-            rdd = numbers_rdd(context, sum(count for count, _ in tasks), function, added)
+            rdd = _numbers(spark, sum(count for count, _ in tasks), NumberedTasks(tasks))
             tag = session_tag(spark)
     except Exception as error:  # noqa: BLE001 - the query raises what is an error of the function
         _log.info("a query runs the tasks: %s", error)
@@ -257,6 +261,34 @@ def numbered(job: Job, destinations: Destinations) -> Callable[[], list[Any]] | 
             return collected(rdd)
 
     return collect
+
+
+def _numbers(spark: Any, tasks: int, function: NumberedTasks) -> Any:
+    """The RDD of these tasks, in the workers of queries."""
+    added = _FOR_WORKERS if is_on(spark, _SIMPLIFIED) else {}
+    with in_forked_workers(spark):
+        return numbers_rdd(spark.sparkContext, tasks, Portable(function), added)
+
+
+def start_ahead() -> None:
+    """Let Spark do in a thread what the first job of the active session waits for, if its master is local: start
+    Python, by a job of one empty task, and load the classes that plan a query. Once for an application. What fails is
+    left to that job.
+    """
+    spark: Any = SparkSession.getActiveSession()
+    if spark is None or not is_pinned(spark) or not str(spark.sparkContext.master).startswith("local"):
+        return
+    context = spark.sparkContext
+    if context not in _started:
+        _started.add(context)
+        threading.Thread(target=_start, args=(spark,), name="starts Spark's workers", daemon=True).start()
+
+
+def _start(spark: Any) -> None:
+    # A thread of its own has none of the groups and tags of the caller's jobs.
+    with suppress(Exception), local_property(spark.sparkContext, _DESCRIPTION, _STARTING):
+        begin(_numbers(spark, 1, NumberedTasks([])))
+        spark.range(1)._jdf.queryExecution().executedPlan()
 
 
 def _needs_query(spark: Any, destinations: Destinations) -> bool:

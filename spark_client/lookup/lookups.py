@@ -44,6 +44,7 @@ from spark_client.jobs import (
     declared_struct,
     find_columns,
     is_on,
+    mapped,
 )
 from spark_client.joining import KeyForm
 from spark_client.merge import DatasetRef
@@ -95,7 +96,7 @@ class Lookups:
         join = Join(keys, content.forms, how, first, arrow_schema(spark, result, where))
         version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
-        return df.mapInArrow(Portable(task.run), result)
+        return mapped(df, Portable(task.run), result)
 
     def _content(
         self, spark: SparkSession, ref: DatasetRef, right: StructType, left: Sequence[pa.DataType]

@@ -26,6 +26,7 @@ from spark_client.jobs import (
     cancelled_by_ctrl_c,
     check_names_apart,
     collected,
+    mapped,
     reader,
 )
 from spark_client.servers import Holder, HolderKind
@@ -307,4 +308,4 @@ def _part_frame(steps: Steps, read: TaskInput, datasets: list[str]) -> DataFrame
         if not task.stages:
             return rows
         check_names_apart(rows, "the DataFrame")
-    return rows.mapInArrow(reader(task, datasets), steps.leg.struct)
+    return mapped(rows, reader(task, datasets), steps.leg.struct)

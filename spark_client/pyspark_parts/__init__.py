@@ -113,6 +113,11 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     return RDD(rdd.asJavaRDD(), spark, spark.serializer)
 
 
+def begin(rdd: Any) -> None:
+    """Start the job of all its tasks, for which no call waits. What it gives, and whether it fails, is not seen."""
+    rdd._jrdd.countAsync()
+
+
 def collected(rdd: Any) -> list[Any]:
     """All rows, in the order of the tasks. Raises PythonException: a task's function has raised, as of a query;
     Py4JJavaError: the job has failed otherwise.
@@ -176,6 +181,7 @@ __all__ = [
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
     "arrow_schema_of",
+    "begin",
     "check_result",
     "cloudpickle",
     "collected",

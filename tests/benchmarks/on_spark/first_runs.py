@@ -14,7 +14,7 @@ page cache.
 Beside each line stand the seconds in ``scan``, in ``toDF``, which runs the writing job, and in ``collect``, which runs
 the reading one; the CPU seconds of the driver, the JVM, Python's workers and the server; and the thousands of pages
 that workers and the server have touched for the first time. ``--no-spark`` leaves Spark's own first job out, so that
-the job's first run has Spark's start in it. ``--forked`` lets them fork from the client's daemon.
+the job's first run has Spark's start in it, unless that goes on beside the server's.
 """
 
 from __future__ import annotations
@@ -132,14 +132,13 @@ def _given_back(batches: of.Batches) -> of.Batches:
     yield from batches
 
 
-def session(path: str, rows: int, runs: int, *, spark_first: bool, forked: bool, pause: float) -> list[Lap]:
+def session(path: str, rows: int, runs: int, *, spark_first: bool, pause: float) -> list[Lap]:
     """All laps of a fresh session; it runs in a fresh process."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     laps = Laps()
     with contextlib.ExitStack() as stack:
         with laps.lap("session"):
-            settings = {"python__daemon__module": "spark_client.executors.forked_workers"} if forked else {}
-            spark = stack.enter_context(local_session(f"local[{CORES}]", driver__memory=HEAP, **settings))
+            spark = stack.enter_context(local_session(f"local[{CORES}]", driver__memory=HEAP))
         if spark_first:
             with laps.lap("Spark"):
                 spark.range(0, CORES, 1, CORES).mapInArrow(_given_back, "id long").collect()
@@ -169,7 +168,6 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--runs", type=int, default=RUNS, help="of the job in each session, at least 3")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--no-spark", action="store_true", help="without Spark's own first job")
-    parser.add_argument("--forked", action="store_true", help="with the client's daemon of workers")
     parser.add_argument("--pause", type=float, default=0, help="seconds before one more run")
     options = parser.parse_args(arguments)
     console.print(
@@ -181,9 +179,7 @@ def main(arguments: list[str]) -> None:
         rounds = []
         for _ in range(options.rounds):
             with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
-                measured = partial(
-                    session, spark_first=not options.no_spark, forked=options.forked, pause=options.pause
-                )
+                measured = partial(session, spark_first=not options.no_spark, pause=options.pause)
                 rounds.append(fresh.submit(measured, path, rows, max(3, options.runs)).result())
         lines += _lines(rows, rounds)
     table("Fresh sessions: the job's first runs and its later ones", COLUMNS, lines)
