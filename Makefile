@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test long tested compiled installed versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
+.PHONY: help demo test long tested tested-on-spark compiled installed versions torture fuzz fuzz-bytes fuzz-principals fuzz-schedules containers lint bench rooms dist audit lock clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 22
@@ -24,17 +24,21 @@ help: ## Show this list
 demo: $(PROJECT) ## Run the main job on real flights data
 	@JAVA_HOME="$$($(JAVA))" && export JAVA_HOME && $(BIN)/python -m tests.demo
 
-# The checks of style and types, which have one core, run beside the first tests.
+# Beside each other, because many tests wait: the checks of style and types, the tests without Spark and those with it.
+# Then, alone, those that load the machine.
 test: ## Check style and types, and run every test
-	@$(MAKE) --no-print-directory --jobs=2 lint tested
+	@$(MAKE) --no-print-directory --jobs=3 lint tested tested-on-spark
+	@$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
 
-# Four at a time, because many wait, but for those that load the machine; of Spark's three, because each has a JVM to
-# warm up. One process has all tests that share a cluster or a session's processes; those that take long begin first.
 # Without a browser those that need one are skipped.
 tested: installed compiled
-	@$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load" && \
-		$(BIN)/pytest --durations=50 -n 3 --dist loadfile --no-loadscope-reorder -m spark && \
-		$(BIN)/pytest --durations=50 -n 2 --dist load -m load tests/load
+	@$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load"
+
+# Two at a time, because each has a JVM to warm up. One process has all tests that share a cluster or a session's
+# processes; those that take long begin first. What they print comes as a whole.
+tested-on-spark: installed compiled
+	@$(BIN)/pytest --durations=50 -n 2 --dist loadfile --no-loadscope-reorder -m spark > $(VENV)/on-spark.txt 2>&1; \
+		status=$$?; cat $(VENV)/on-spark.txt; exit $$status
 
 long: LONG = $(BIN)/pytest --long --hypothesis-profile=many --durations=50
 long: installed ## Run the tests that are rare or take long, and every property with many examples

@@ -280,14 +280,14 @@ class ShuffleClient(DatasetCalls, Closable):
 
         A source that was registered before the package was shipped by hand does not find it: register it again.
         """
-        from spark_client.datasource import registered  # noqa: PLC0415 - as above
+        from spark_client.datasource import Registered  # noqa: PLC0415 - as above
 
         # Before: Spark keeps with a source the interpreter and the shipped files of the time when it was registered.
         self._owned().sessions.used(spark)
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
-        spark.dataSource.register(registered(servers.main, location))
+        spark.dataSource.register(Registered(servers.main, location))  # type: ignore[arg-type]  # makes the source
         _registered[spark] = self
 
     # Spark's rows: pipelines, scans, results and broadcasts.

@@ -367,8 +367,10 @@ def java_home() -> Iterator[str]:
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         # Spark otherwise picks the machine's first address, which may not be reachable from itself.
         patch.setenv("SPARK_LOCAL_IP", os.environ.get("SPARK_LOCAL_IP", "127.0.0.1"))
-        # JVMs of tests are short-lived: their second compiler would take more time than it saves.
-        flags = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        # JVMs of tests are short-lived: their second compiler would take more time than it saves, and so would the
+        # verification of classes, a tenth of it all.
+        flags = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions"
+        flags += " -XX:-BytecodeVerificationRemote"
         patch.setenv("JDK_JAVA_OPTIONS", os.environ.get("JDK_JAVA_OPTIONS", flags))
         # A program as it stands on a page needs neither Spark's UI nor its many partitions.
         submit = "--conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=4"

@@ -56,9 +56,8 @@ class Authenticator:
         self._file = file
         self._own: Tokens = {} if token is None else {digest_of(token.encode()): unlimited(OWN)}
         self._tokens = self._own
-        self._parsed: bytes | None = (
-            None  # what the file had when it was parsed last; None if it is to be parsed
-        )
+        # What the file had when it was parsed last; None if it is to be parsed.
+        self._parsed: bytes | None = None
         if file is not None:
             self._parsed = read_token_file(file)
             self._tokens = {**parse_token_file(file, self._parsed), **self._own}

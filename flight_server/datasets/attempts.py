@@ -63,9 +63,8 @@ class Attempt:
     why_discarded: str = field(default="its put ended without a commit", init=False)
     _room: Reservation = field(init=False)
     frames: FrameTable = field(init=False)
-    _partitions: array[int] = field(
-        default_factory=partial(array, "I"), init=False
-    )  # of each frame of the table
+    # Of each frame of the table.
+    _partitions: array[int] = field(default_factory=partial(array, "I"), init=False)
 
     def __post_init__(self) -> None:
         what = f"producer {self.producer} attempt {self.attempt}"

@@ -86,9 +86,8 @@ class Records:
     _partition: int | None = None
     _reservation: Reservation | None = field(default=None, init=False)
     _base: int = field(default=0, init=False)  # the number of the first record of the first block
-    _counted: int = field(
-        default=0, init=False
-    )  # the records from the base to before this number are reserved
+    # The records from the base to before this number are reserved.
+    _counted: int = field(default=0, init=False)
     first: int = field(default=0, init=False)
     _length: int = field(default=0, init=False)
     total_bytes: int = field(default=0, init=False)
@@ -98,9 +97,8 @@ class Records:
     # Made when first needed: many tables have none.
     _starts: list[int] | None = field(default=None, init=False)  # the bytes before each block
     _held: dict[int, _Held] | None = field(default=None, init=False)
-    _states: list[tuple[int, DictionaryState]] | None = field(
-        default=None, init=False
-    )  # each from a number on
+    # Each from a number on.
+    _states: list[tuple[int, DictionaryState]] | None = field(default=None, init=False)
     _many_rows: dict[int, int] | None = field(default=None, init=False)
 
     def rename(self, partition: int) -> None:

@@ -165,9 +165,8 @@ class AttemptSink(FrameSink):
             try:
                 await seal(self._durability, dataset, SealRequest(dataset.name))
             except BaseException:
-                dataset.attempts.discard(
-                    attempt
-                )  # in the step in which the seal ends: no other seal accepts it
+                # In the step in which the seal ends: no other seal accepts it.
+                dataset.attempts.discard(attempt)
                 raise
         self._committed = True
         return answer

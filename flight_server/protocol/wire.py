@@ -236,9 +236,8 @@ def _usual_parts(message: bytes | memoryview) -> FlightData | None:
                 at += 1
             elif tag not in (_DESCRIPTOR_TAG, _HEADER_TAG, _METADATA_TAG):
                 return None
-            if (
-                size > 0x7F
-            ):  # here, because a call of ``_varint`` for each number takes as long as all the rest
+            # Here, because a call of ``_varint`` for each number takes as long as all the rest.
+            if size > 0x7F:
                 size, shift, byte = size & 0x7F, 7, 0x80
                 while byte > 0x7F:
                     if shift > 63:

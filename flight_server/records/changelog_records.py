@@ -202,7 +202,7 @@ class ChangelogRecords:
         self._runs: list[RecordedRun] = []
         self._ranges: list[StoredRange] = []
         self._blocks: list[tuple[int, Reservation]] = []  # each with its last version
-        self._bases = disk.empty()  # counts those in the records
+        self._bases: Reservation | None = None  # counts those in the records
         self._fold: BegunFold | None = None  # which the next versions bring along
         self._keep = True
 
@@ -397,7 +397,7 @@ class ChangelogRecords:
             self._name([])
             self._blocks.clear()
             self.size_bytes = 0
-            self._bases.free()
+            self._bases = None
 
     async def _change(self, change: Callable[[_Rows], None], then: Callable[[], None]) -> None:
         is_there = True

@@ -83,9 +83,8 @@ class DataDir:
         self.owner = marker.owner
         self.is_temporary = marker.kind == "temporary"
         self._fd = fd
-        self._lock = str(
-            path / LOCK_NAME
-        )  # looked at for each commit: a path would be put together each time
+        # Looked at for each commit: a path would be put together each time.
+        self._lock = str(path / LOCK_NAME)
 
     @classmethod
     def claim(cls, path: Path) -> Self:

@@ -140,9 +140,8 @@ def _message(header: bytes, body: bytes, text: bytes) -> VersionedMessage:
 def _encoded(message: SchemaMessage) -> list[tuple[bytes, bytes]]:
     """Header and body of each message, with the text ``_ANY`` in the place of the partition's."""
     schema = message.schema
-    columns = [
-        pa.nulls(0, field.type) for field in schema
-    ]  # also of unions, of which there are no empty tables
+    # Also of unions, of which there are no empty tables.
+    columns = [pa.nulls(0, field.type) for field in schema]
     written = io.BytesIO()
     with pa.ipc.new_stream(written, schema) as writer:
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)

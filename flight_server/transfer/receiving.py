@@ -188,9 +188,8 @@ class PutReceiver:
             with open_stream():
                 async for message in messages:
                     await put.take(message)
-                    del (
-                        message
-                    )  # while room for its echo or the next one is awaited, only its frame may hold it
+                    # While room for its echo or the next one is awaited, only its frame may hold it.
+                    del message
                     if put.unanswered:
                         await put.echo()
                 await put.end()

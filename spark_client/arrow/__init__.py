@@ -15,8 +15,9 @@ from .expression_parts import (
     renamed,
 )
 from .html_tables import html_table
+from .kept_buffers import KeptBuffers
 from .key_codes import group_codes, groupable
-from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, spread, together
+from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, picked, spread, together
 from .one_chunk import OneChunk, counts, fits_one_chunk
 from .own_memory import SMALL_ROWS, Lent, aligned, own, own_dictionaries
 from .scalar_values import known_zone, printable_values, python_values, shown
@@ -25,10 +26,11 @@ from .sizes import (
     has_dictionary,
     held_buffers,
     held_dictionaries,
+    inner_types,
     own_bytes,
     readable_size,
     row_bytes,
 )
 from .sort_codes import SortCodes, SortKey, check_sortable, ranges_of
 from .types import Declared
-from .widening import widened
+from .widening import decimal_halves, widened

@@ -23,6 +23,8 @@ from pyarrow import types
 
 from flight_server.keys import array_over, byte_lists, canonical, elements, has_elements, values
 
+from .sizes import inner_types
+
 _MOST_TEXT_BYTES = (1 << 31) - 1
 """32-bit offsets count so far."""
 
@@ -47,9 +49,7 @@ def group_codes(columns: Sequence[Any]) -> pa.Array:
 
 def groupable(kind: pa.DataType) -> bool:
     """Whether keys of this type have codes."""
-    if types.is_map(kind):
-        return False
-    return all(groupable(kind.field(index).type) for index in range(kind.num_fields))
+    return not any(map(types.is_map, inner_types(kind)))
 
 
 def _codes(column: Any) -> NDArray[np.int32]:

@@ -15,15 +15,16 @@ Joining them would double the memory; so rows are picked batch by batch, and onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import array_over, offsets
+from flight_server.keys import array_over, compute, offsets
 
 from .sizes import row_bytes
 
@@ -47,13 +48,11 @@ class Picker:
         """The rows at `positions`, in that order; nulls in all columns where `valid` is not set. Positions are not
         checked, and those of nulls are not read.
         """
-        import pyarrow.compute as pc  # noqa: PLC0415  # 10 MiB, which a client that only puts and reads does without
-
         at = array_over(positions)
         if valid is not None:
             bits = pa.py_buffer(np.packbits(valid, bitorder="little"))
             at = pa.Array.from_buffers(at.type, len(at), [bits, at.buffers()[1]])
-        picked = pc.take(self._rows, at, boundscheck=False)
+        picked = compute().take(self._rows, at, boundscheck=False)
         columns = [
             _to_lists(column, field.type) if as_bytes else column
             for column, field, as_bytes in zip(picked.columns, self._schema, self._as_bytes, strict=True)
@@ -115,7 +114,7 @@ class NumberedRows:
         counts = [batch.num_rows for batch in self.batches]
         self._starts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         self.count = int(self._starts[-1])
-        self._pickers = [Picker(batch) for batch in self.batches]
+        self._pickers = dict[int, Picker]()
 
     def sizes(self) -> NDArray[np.int64]:
         """The bytes of each row, rounded up, without dictionaries."""
@@ -136,20 +135,35 @@ class NumberedRows:
         too much text for its offsets, or its dictionaries have too many values together.
         """
         if len(self.batches) == 1:
-            return self._pickers[0].take(numbers)
-        batch_of = np.searchsorted(self._starts, numbers, side="right") - 1
-        by_batch = np.argsort(batch_of, kind="stable")
-        bounds = np.searchsorted(batch_of[by_batch], np.arange(len(self.batches) + 1))
-        pieces = [
-            self._pickers[index].take(numbers[by_batch[start:end]] - self._starts[index])
-            for index, (start, end) in enumerate(pairwise(bounds.tolist()))
-            if start < end
-        ]
-        if len(pieces) == 1:
-            return pieces[0]
-        places = np.empty(len(numbers), np.int64)
-        places[by_batch] = np.arange(len(numbers))
-        return Picker(pa.concat_batches(pieces)).take(places)
+            return self._take_of(0, numbers)
+        return picked(np.searchsorted(self._starts, numbers, side="right") - 1, numbers, self._take_of)
+
+    def _take_of(self, index: int, numbers: NDArray[np.int64]) -> pa.RecordBatch:
+        if (picker := self._pickers.get(index)) is None:
+            picker = self._pickers[index] = Picker(self.batches[index])
+        return picker.take(numbers - self._starts[index] if index else numbers)
+
+
+def picked(
+    parts: NDArray[np.integer[Any]],
+    numbers: NDArray[np.int64],
+    take: Callable[[int, NDArray[np.int64]], pa.RecordBatch],
+) -> pa.RecordBatch:
+    """A copy of rows of several parts, in order: of each the part, and the number by which ``take`` finds it there.
+    Part 0 is asked for no rows if there are none.
+    """
+    by_part = np.argsort(parts, kind="stable")
+    bounds = np.searchsorted(parts[by_part], np.arange(parts.max(initial=0) + 2))
+    pieces = [
+        take(part, numbers[by_part[start:end]])
+        for part, (start, end) in enumerate(pairwise(bounds.tolist()))
+        if start < end or not len(numbers)
+    ]
+    if len(pieces) == 1:
+        return pieces[0]
+    places = np.empty(len(numbers), np.int64)
+    places[by_part] = np.arange(len(numbers))
+    return Picker(pa.concat_batches(pieces)).take(places)
 
 
 def cuts(before: NDArray[np.int64], start: int, end: int, size_bytes: int) -> Iterator[tuple[int, int]]:

@@ -40,15 +40,20 @@ def check_type(kind: pa.DataType, name: str) -> None:
         )
 
 
+def inner_types(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The type and those inside of it: of fields, elements, an encoding's values, and an extension's storage."""
+    yield kind
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from inner_types(kind.storage_type)
+    elif types.is_dictionary(kind):
+        yield from inner_types(kind.value_type)
+    for index in range(kind.num_fields):
+        yield from inner_types(kind.field(index).type)
+
+
 def has_dictionary(kind: pa.DataType) -> bool:
     """Whether a column of this type has a dictionary anywhere."""
-    if types.is_primitive(kind):
-        return False
-    if isinstance(kind, pa.BaseExtensionType):
-        return has_dictionary(kind.storage_type)
-    if types.is_dictionary(kind):
-        return True
-    return any(has_dictionary(kind.field(index).type) for index in range(kind.num_fields))
+    return not types.is_primitive(kind) and any(map(types.is_dictionary, inner_types(kind)))
 
 
 def allocations(arrays: Iterable[pa.Array]) -> dict[int, int]:

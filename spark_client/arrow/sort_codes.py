@@ -43,8 +43,9 @@ from flight_server.keys import (
     is_bytes,
     plain,
     values,
-    view,
 )
+
+from .widening import decimal_halves
 
 Column: TypeAlias = "NDArray[Any] | pa.Array"
 """Unsigned integers, or binary without nulls."""
@@ -270,8 +271,7 @@ def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]
         return [_float_codes(array)], int(kind.bit_width)
     if types.is_decimal(kind) and not types.is_decimal256(kind):
         wide = array.cast(pa.decimal128(kind.precision, kind.scale))
-        halves = view(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset : wide.offset + len(wide)]
-        low, high = halves[:, 0], halves[:, 1]
+        low, high = decimal_halves(wide).T
         if kind.precision <= 18:
             return [_order_signed(low, 64)], 64
         return [_order_signed(high, 64), np.ascontiguousarray(low).view(np.uint64)], 128

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
 
 from .widening import decoded, has_more_digits, with_more_digits
@@ -129,9 +130,7 @@ def _plain(column: Any) -> Any:
         return decoded(column)
     if not pa.types.is_run_end_encoded(column.type):
         return column
-    import pyarrow.compute as pc  # noqa: PLC0415  # as in numbered_rows
-
-    return pc.run_end_decode(column)
+    return compute().run_end_decode(column)
 
 
 def _is_list_view(kind: Any) -> bool:

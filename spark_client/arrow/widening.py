@@ -119,12 +119,17 @@ def _elements_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return array if layout == kind else array.cast(kind)
 
 
+def decimal_halves(column: pa.Array) -> NDArray[np.int64]:
+    """The low and high 64 bits of each value of a ``decimal128`` column, side by side."""
+    halves = view(column.buffers()[1], np.int64).reshape(-1, 2)
+    return halves[column.offset : column.offset + len(column)]
+
+
 def _nearest_doubles(column: pa.Array) -> pa.Array:
     """The doubles nearest to a decimal column's values; nulls stay."""
     scale, power = column.type.scale, 10.0 ** abs(column.type.scale)
     if types.is_decimal128(column.type) and abs(scale) <= _EXACT_POWER:
-        words = view(column.buffers()[1], np.int64)[2 * column.offset : 2 * (column.offset + len(column))]
-        low, high = words[::2], words[1::2]
+        low, high = decimal_halves(column).T
         exact = (high == low >> 63) & (np.abs(low) <= _EXACT_INTEGER)
         if column.null_count:
             exact |= ~values(column.is_valid().cast(pa.uint8()), np.uint8).view(np.bool_)

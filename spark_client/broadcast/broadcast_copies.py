@@ -47,15 +47,10 @@ withdrawn.
 
 def mapped_table(content: BroadcastContent, user: object) -> pa.Table:
     """The table of a content, mapped now if this process has none. Raises as ``Broadcast.table``."""
-    known = mapped.get(content.key, user)
-    if known is None:
-        file = open_file(content)
-        try:
-            table = content.map(file)
-        except BaseException:
-            file.close()
-            raise
-        known = mapped.add(content.key, file, (content, table), user)
+    known = mapped.get(
+        content.key, lambda: open_file(content), lambda file: (content, content.map(file)), user
+    )
+    assert known is not None
     return known[1]
 
 

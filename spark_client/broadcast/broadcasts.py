@@ -95,7 +95,12 @@ class Broadcast:
         label = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
         # A name of digits alone would be a partition's number.
         dataset = f"broadcast/{uuid.uuid4().hex}/{label}{'_' if label.isdigit() else ''}"
-        if isinstance(data, DataFrame):
+        run = Holder(HolderKind.RUN)
+        try:
+            if not isinstance(data, DataFrame):
+                table = _table(data)
+                sealed = owner.write_table(dataset, table, run)
+                return cls._made(owner, sealed, name, None, _counts_of(table))
             where = f"broadcast {name!r}"
             check_frame(data, where)
             owner.sessions.used(data.sparkSession)
@@ -105,17 +110,8 @@ class Broadcast:
             task = WriteTask(
                 dataset, 1, Declared(where, schema), InTurn(1), reading, counts=fits_one_chunk(schema)
             )
-            run = Holder(HolderKind.RUN)
-            try:
-                (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)], run)
-                return cls.of_sealed(owner, sealed, name, struct)
-            finally:
-                owner.loop.end(run)
-        table = _table(data)
-        run = Holder(HolderKind.RUN)
-        try:
-            sealed = owner.write_table(dataset, table, run)
-            return cls._made(owner, sealed, name, None, _counts_of(table))
+            (sealed,) = owner.write([Target([(data, task)], label=where, alone=True)], run)
+            return cls.of_sealed(owner, sealed, name, struct)
         finally:
             # Ctrl-C, too, in any line of it: only this function knows the dataset.
             owner.loop.end(run)

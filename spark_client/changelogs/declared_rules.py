@@ -66,11 +66,16 @@ def declaration(
     request = CreateRequest(
         dataset,
         Kind.CHANGELOG,
-        schema=base64.b64encode(schema.serialize().to_pybytes()).decode(),
+        schema=encoded_schema(schema),
         keep=keep,
         delay_seconds=delay_seconds,
     )
     return CreateRequest.parse(request.encode())
+
+
+def encoded_schema(schema: pa.Schema) -> str:
+    """The schema as ``create`` takes it."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ import pyarrow as pa
 from flight_server.protocol import FlightShuffleError
 from spark_client.connection import Closable
 from spark_client.lanes import Batch, Closed, PutStream
+from spark_client.merge import fresh
 
 PUT_BYTES = 8 << 20
 LIMIT_BYTES = 64 << 20
@@ -237,16 +238,7 @@ def _commit(group: list[_Added]) -> None:
         version = group[0].kind.commit([batch for added in group for batch in added.batches])
     except BaseException as error:  # noqa: BLE001 (each add raises it)
         for added in group:
-            added.version.set_exception(_of_one(error))
+            added.version.set_exception(fresh(error))
     else:
         for added in group:
             added.version.set_result(version)
-
-
-def _of_one(error: BaseException) -> BaseException:
-    """An instance for one of many waiters, because each raise adds a traceback."""
-    if not isinstance(error, FlightShuffleError):
-        return error
-    twin = error.fresh()
-    twin.__cause__ = error
-    return twin

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from flight_server.protocol import DIFF_COLUMN, InvalidRequest
-from spark_client.arrow import Declared
+from spark_client.arrow import Declared, array_over
 from spark_client.lanes import Batch, as_reader
 
 _DIFF = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
@@ -34,7 +34,7 @@ class PutRows:
         self._stage = f"changelog {dataset!r}"
         self._key = Declared(self._stage, pa.schema([schema.field(name) for name in key]), by_name=True)
         self._plain = Declared(self._stage, schema, by_name=True)
-        self._counted = Declared(self._stage, schema.append(_DIFF), by_name=True)
+        self._counted = Declared(self._stage, with_diff(schema), by_name=True)
 
     def in_schema(self, rows: Any) -> Any:
         """With ``_diff`` only if the rows have it."""
@@ -110,4 +110,10 @@ class PutRows:
 
 def counted(rows: Any, diff: int) -> Any:
     """The rows with a last column ``_diff``, the same for each."""
-    return rows.append_column(_DIFF, pa.array(np.full(rows.num_rows, diff, np.int64)))
+    # Not by Arrow's conversion, which imports pandas: in each Python process that Spark starts.
+    return rows.append_column(_DIFF, array_over(np.full(rows.num_rows, diff, np.int64)))
+
+
+def with_diff(schema: pa.Schema) -> pa.Schema:
+    """The schema of a changelog's deltas."""
+    return schema.append(_DIFF)

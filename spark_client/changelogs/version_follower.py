@@ -99,7 +99,8 @@ class Follower(Closable):
     async def __anext__(self) -> Change:
         """Safe to cancel: the next call gets the change."""
         if self._loading is None:
-            if (step := self._received()) is not None:
+            stream = None if self._ended else self._stream
+            if stream is not None and (step := stream.next_nowait()) is not None:
                 return self._change(step)
             self._loading = asyncio.wrap_future(in_thread(self._next, f"follow: {self._ref.dataset}"))
         loading = self._loading
@@ -161,9 +162,6 @@ class Follower(Closable):
         if self._ended:
             stream.cancel()
         return stream
-
-    def _received(self) -> BatchBurst | None:
-        return None if self._ended or self._stream is None else self._stream.next_nowait()
 
     def _change(self, step: BatchBurst | None) -> Change:
         assert self._stream is not None

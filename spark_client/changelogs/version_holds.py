@@ -116,7 +116,7 @@ class VersionHold(Closable):
         owner: str | None = None,
     ) -> None:
         self._hold = NamedHold(ref, uuid.uuid4().hex, lease_seconds, owner or owner_of_process())
-        self._version = self._hold.renew(version).version
+        self.version = self._hold.renew(version).version
         self._keeper = LeaseKeeper(
             lambda: self._hold.renew(timeout_seconds=lease_seconds / 6, once=True),
             lease_seconds,
@@ -130,13 +130,9 @@ class VersionHold(Closable):
         """By which :meth:`Changelog.release` ends it."""
         return self._hold.name
 
-    @property
-    def version(self) -> int:
-        return self._version
-
     def advance(self, version: int) -> None:
         """Hold from ``version`` on, which must not be before the held one. Raises as the constructor."""
-        self._version = self._hold.renew(version).version
+        self.version = self._hold.renew(version).version
 
     def close(self) -> None:
         """Release it; a server that cannot be reached does so when the lease ends. Calling it twice is fine."""

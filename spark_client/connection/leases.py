@@ -48,20 +48,16 @@ class LeaseKeeper:
         self._renew = renew
         self._interval_seconds = lease_seconds / 3
         self._what = what
-        self._is_gone = False
+        self.is_gone = False
+        """Whether the server has said that it has it no longer, since :meth:`begin`."""
         self._begun = 0  # how often
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the server has said that it has it no longer, since :meth:`begin`."""
-        return self._is_gone
-
     def begin(self) -> None:
         """Renew it from now on; after a :attr:`loss <is_gone>` its successor. Twice is fine."""
         self._begun += 1
-        self._is_gone = False
+        self.is_gone = False
         if self._thread is None and not self._closed.is_set():
             self._thread = threading.Thread(target=self._run, name="lease-renewal", daemon=True)
             self._thread.start()
@@ -74,7 +70,7 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._closed.wait(self._interval_seconds):
-            if self._is_gone:
+            if self.is_gone:
                 continue
             begun = self._begun
             try:
@@ -82,7 +78,7 @@ class LeaseKeeper:
             except NotFound as error:
                 if begun == self._begun:  # not of its successor
                     _log.warning("%s is gone from the server: %s", self._what, error.message)
-                    self._is_gone = True
+                    self.is_gone = True
             except Exception as error:  # noqa: BLE001 - also "can't start new thread": the next turn comes
                 _log.info("the lease of %s was not renewed, trying again: %s", self._what, error)
 

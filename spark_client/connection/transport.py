@@ -197,7 +197,7 @@ class RemoteServer:
         ]
 
     def attached(self, key: Any, make: Callable[[], T]) -> T:
-        """The process's object of this key, made at the first call and closed with the server."""
+        """The process's object of this key, made at the first call and closed with the server if it can be."""
         connections = self._here()
         with connections.lock:
             if key not in connections.attached:
@@ -218,7 +218,8 @@ class RemoteServer:
             for client in connections.clients.values():
                 client.close()
             for thing in connections.attached.values():
-                thing.close()
+                if hasattr(thing, "close"):
+                    thing.close()
 
     # Calls.
 

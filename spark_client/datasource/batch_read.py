@@ -43,14 +43,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from flight_server.memory import MemoryPool
 from flight_server.protocol import (
-    DIFF_COLUMN,
     Compacted,
     InvalidRequest,
     Kind,
@@ -61,7 +59,7 @@ from flight_server.protocol import (
     dump_json,
     parse_json,
 )
-from spark_client.changelogs import NamedHold, VersionBatches
+from spark_client.changelogs import NamedHold, VersionBatches, counted, with_diff
 from spark_client.connection import LeaseKeeper, RemoteServer, about, owner_of_process
 from spark_client.executors import owner_of_task, portable
 from spark_client.merge import DatasetRef
@@ -228,17 +226,6 @@ def _filled(source: Found) -> list[int]:
 
 PLAN_SECONDS = 600.0
 AGAIN_SECONDS = 30.0
-_DIFF_FIELD = pa.field(DIFF_COLUMN, pa.int64(), nullable=False)
-
-
-def _ones(count: int) -> pa.Array:
-    # Not of Arrow's scalars, nor by its conversion: both import pandas, in each Python process that Spark starts.
-    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.ones(count, np.int64))])
-
-
-def with_diff(schema: pa.Schema) -> pa.Schema:
-    """The schema of a changelog's deltas."""
-    return schema.append(_DIFF_FIELD)
 
 
 def new_hold(ref: DatasetRef, lease_seconds: float) -> NamedHold:
@@ -249,15 +236,6 @@ def new_hold(ref: DatasetRef, lease_seconds: float) -> NamedHold:
 def owned_by_task(hold: NamedHold) -> NamedHold:
     """The hold, whose owner is the query of this task of Spark, if it is one."""
     return replace(hold, owner=owner_of_task() or hold.owner)
-
-
-def newest_version(ref: DatasetRef) -> int:
-    """The changelog's newest version. Raises NotFound if it was dropped, StaleTicket if it was made anew since."""
-    body = {"dataset": ref.dataset, "limit": 1}
-    facts = ref.server.action("statistics", body)["datasets"][ref.dataset]
-    if facts["generation"] != ref.generation:
-        raise replaced(ref.dataset)
-    return int(facts["changelog"]["upper"])
 
 
 @dataclass(frozen=True)
@@ -285,7 +263,7 @@ class VersionRows:
             pool = MemoryPool(reading_budget(self.ref.server.reading.budget_bytes), "merge")
             is_snapshot = self.versions.after is None
             for batch in held.enter_context(VersionBatches(self.ref, self.versions, pool)):
-                yield batch.append_column(_DIFF_FIELD, _ones(batch.num_rows)) if is_snapshot else batch
+                yield counted(batch, 1) if is_snapshot else batch
 
     def _keep(self, hold: NamedHold, held: contextlib.ExitStack) -> None:
         hold = owned_by_task(hold)

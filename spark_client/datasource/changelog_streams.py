@@ -37,6 +37,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -49,7 +50,7 @@ from flight_server.protocol import (
     Unavailable,
     Versions,
 )
-from spark_client.changelogs import HeldVersions, NamedHold
+from spark_client.changelogs import Changelog, HeldVersions, NamedHold, with_diff
 from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
@@ -60,9 +61,7 @@ from .batch_read import (
     Share,
     VersionRows,
     new_hold,
-    newest_version,
     owned_by_task,
-    with_diff,
 )
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
@@ -236,7 +235,7 @@ class ChangelogStreamReader(QueryReader):
         """
         key, now = (offset["hold"], version), time.monotonic()
         if self._renewed is not None and self._renewed[0] == key and now < self._renewed[1]:
-            return replace(self._renewed[2], upper=newest_version(self._ref))
+            return replace(self._renewed[2], upper=Changelog(self._ref, pa.schema([])).upper)
         held = self._kept(offset, version)
         self._renewed = key, now + self._hold(offset).lease_seconds / 3, held
         return held

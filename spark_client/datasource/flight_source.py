@@ -5,7 +5,7 @@ Guarantee: options are checked when Spark makes the reader or writer, on the dri
 Where it runs
     Spark makes it in a Python process beside the driver, for each step of the planning anew: nothing is kept between
     two steps but pickles. So it also needs the package there: installed, or sent by ``ship`` before. It has no session
-    there: :func:`registered` gives it the defaults of its options.
+    there: :class:`Registered` gives it the defaults of its options.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from spark_client.changelogs import with_diff
 from spark_client.connection import RemoteServer, short_traces
 from spark_client.executors import portable
 from spark_client.settings import ANY_READ, BATCH_READ, BATCH_WRITE, STREAM_READ, STREAM_WRITE
 
-from .batch_read import FlightReader, find, plan_versions, with_diff
+from .batch_read import FlightReader, find, plan_versions
 from .changelog_streams import ChangelogStreamReader
 from .source_options import SourceOptions
 from .spark_schema import spark_struct
@@ -83,17 +84,13 @@ class FlightDataSource(DataSource):
         return SourceOptions(self.options, use, self.defaults, self.location)
 
 
-def registered(defaults: RemoteServer, location: str = "") -> Any:
-    """The argument of ``spark.dataSource.register`` for the source with these defaults. ``location`` has all servers,
-    if there are several.
+class Registered:
+    """The argument of ``spark.dataSource.register`` for the source with these defaults: where Spark unpickles it, the
+    class; where the package is missing, an error that names the remedy. ``location`` has all servers, if there are
+    several.
     """
-    return _Registered(defaults, location)
 
-
-class _Registered:
-    """Where Spark unpickles it, the class; where the package is missing, an error that names the remedy."""
-
-    def __init__(self, defaults: RemoteServer, location: str) -> None:
+    def __init__(self, defaults: RemoteServer, location: str = "") -> None:
         self._arguments = defaults, location
 
     @staticmethod

@@ -29,7 +29,6 @@ Changelogs
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import uuid
@@ -60,18 +59,13 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client.arrow import Coalescer, Declared
-from spark_client.changelogs import Changelog
+from spark_client.changelogs import Changelog, encoded_schema, with_diff
 from spark_client.connection import AWAY, LeaseKeeper, RemoteServer, retrying
 from spark_client.jobs import WRITE_BUDGET_BYTES, utc_arrow_schema
 from spark_client.lanes import BrokenStream, PutStream
 
-from .batch_read import find, with_diff
+from .batch_read import find
 from .source_options import SourceOptions
-
-
-def encoded(schema: Any) -> str:
-    """The schema as ``create`` takes it."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def check_changelog(options: SourceOptions, mode: WriteMode) -> WriteMode:
@@ -130,7 +124,7 @@ def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -
         request = CreateRequest(
             name,
             Kind.CHANGELOG,
-            schema=encoded(known),
+            schema=encoded_schema(known),
             lease_seconds=options.get("lease_seconds"),
             keep=keep if isinstance(keep, KeepRule) else None,
             delay_seconds=options.get("delay_seconds"),
@@ -261,7 +255,7 @@ class Staging:
         request = CreateRequest(
             name,
             Kind.SHUFFLE,
-            schema=encoded(declared.schema),
+            schema=encoded_schema(declared.schema),
             partitions=MAX_PARTITIONS,
             lease_seconds=options.get("lease_seconds"),
             durable=options.get("durable"),

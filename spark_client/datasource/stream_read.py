@@ -22,7 +22,6 @@ Committing
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -125,30 +124,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StaleTicket(self.REPLACED.format(repr(name)), dataset=name)
 
 
-@dataclass(frozen=True)
-class _Limit:
-    """At most so many rows, bytes and partitions in a batch, after its first partition; None is no limit."""
-
-    rows: int | None = None
-    size_bytes: int | None = None
-    partitions: int | None = None
-
-    @classmethod
-    def of(cls, limit: Any) -> _Limit:
-        return cls(
-            getattr(limit, "max_rows", None),
-            getattr(limit, "max_bytes", None),
-            getattr(limit, "max_files", None),
-        )
-
-    def allows(self, rows: int, size_bytes: int, partitions: int) -> bool:
-        return (
-            (self.rows is None or rows <= self.rows)
-            and (self.size_bytes is None or size_bytes <= self.size_bytes)
-            and (self.partitions is None or partitions <= self.partitions)
-        )
-
-
 class FlightStreamReader(QueryReader):
     """A query's source."""
 
@@ -192,7 +167,7 @@ class FlightStreamReader(QueryReader):
         return self._limit or super().getDefaultReadLimit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._until = self._sealed(0, _Limit())
+        self._until = self._sealed(0)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """A task for each partition with rows between the two offsets."""
@@ -213,7 +188,7 @@ class FlightStreamReader(QueryReader):
     # Inside.
 
     def _beginning(self) -> Offset:
-        return self._offset(self._sealed(0, _Limit()) if self._starting == "latest" else 0)
+        return self._offset(self._sealed(0) if self._starting == "latest" else 0)
 
     def _resumed(self, limit: Any) -> Offset:
         return self._offset(self._end({}, 0, limit))
@@ -221,18 +196,19 @@ class FlightStreamReader(QueryReader):
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
         del begin
         self._renew()
-        return self._sealed(position or 0, _Limit.of(limit))
+        return self._sealed(position or 0, limit)
 
-    def _sealed(self, first: int, limit: _Limit) -> int:
-        """The end of the sealed partitions from ``first`` on that the limit allows."""
+    def _sealed(self, first: int, limit: Any = None) -> int:
+        """The end of the sealed partitions from ``first`` on that a limit of Spark's allows."""
+        most = [getattr(limit, name, None) for name in ("max_rows", "max_bytes", "max_files")]
         rows = size_bytes = 0
         end = first
         for index, facts in pages(self._ref, first, self._until):
             if facts is not None:
                 rows, size_bytes = rows + facts["rows"], size_bytes + facts["bytes"]
-                if facts["state"] != "sealed" or (
-                    index > first and not limit.allows(rows, size_bytes, index + 1 - first)
-                ):
+                sums = (rows, size_bytes, index + 1 - first)
+                fits = all(each is None or count <= each for count, each in zip(sums, most, strict=True))
+                if facts["state"] != "sealed" or (index > first and not fits):
                     break
             end = index + 1
         return end

@@ -51,7 +51,7 @@ from .staging import StagedWrite, Staging
 class FlightWriter(DataSourceArrowWriter):
     """One job's write. ``writes`` is False if the dataset is to be left as it is: it exists, or has this write."""
 
-    def __init__(self, staging: Staging, *, ignore: bool, writes: bool) -> None:
+    def __init__(self, staging: Staging, ignore: bool, writes: bool) -> None:  # noqa: FBT001 - called by pickle
         self._staging = staging
         self._ignore = ignore
         self._writes = writes
@@ -80,11 +80,11 @@ class FlightWriter(DataSourceArrowWriter):
                     "option 'exists' 'append' or 'ignore'",
                     **error.detail,
                 ) from error
-            return cls(staging, ignore=True, writes=False)
-        return cls(staging, ignore=ignore, writes=not repeated)
+            return cls(staging, True, False)  # noqa: FBT003 - as pickle calls it
+        return cls(staging, ignore, not repeated)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return portable(_writer, self._staging, self._ignore, self._writes)
+        return portable(FlightWriter, self._staging, self._ignore, self._writes)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._staging.write(iterator) if self._writes else WriterCommitMessage()
@@ -104,10 +104,6 @@ class FlightWriter(DataSourceArrowWriter):
         if self._writes:
             with contextlib.suppress(FlightShuffleError):
                 self._staging.drop([str(self._staging.stage(once=True)["generation"])])
-
-
-def _writer(staging: Staging, ignore: bool, writes: bool) -> FlightWriter:  # noqa: FBT001 - called by pickle
-    return FlightWriter(staging, ignore=ignore, writes=writes)
 
 
 class FlightStreamWriter(DataSourceStreamArrowWriter):

@@ -46,27 +46,37 @@ class OpenFiles(Generic[T]):
         self._thread: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._after_fork)
 
-    def get(self, key: str, user: object = None) -> T | None:
-        """The thing of this key, used now and as long as ``user`` lives; None without one, or if its file was
-        removed.
-        """
-        with self._lock:
-            known = self._open.get(key)
-            return self._use(known, user) if known is not None and known.file.is_current else None
-
-    def add(self, key: str, file: HostFile, thing: T, user: object = None) -> T:
-        """The thing of this key: this one, or the one that another thread added before. ``file`` is closed when the
-        thing is forgotten.
+    def get(
+        self,
+        key: str,
+        open_file: Callable[[], HostFile | None],
+        make: Callable[[HostFile], T],
+        user: object = None,
+    ) -> T | None:
+        """The thing of this key, used now and as long as ``user`` lives: the known one, unless its file was removed,
+        or one that is made of the file that is opened now; None if there is no file. It is closed when the thing is
+        forgotten, or cannot be made.
         """
         with self._lock:
             known = self._open.get(key)
             if known is not None and known.file.is_current:
+                return self._use(known, user)
+        if (file := open_file()) is None:
+            return None
+        try:
+            made = _Open(file, make(file))
+        except BaseException:
+            file.close()
+            raise
+        with self._lock:
+            known = self._open.get(key)
+            if known is not None and known.file.is_current:  # another thread's
                 file.close()
                 return self._use(known, user)
             if known is not None:
                 known.file.close()
-            known = self._open[key] = _Open(file, thing)
-            return self._use(known, user)
+            self._open[key] = made
+            return self._use(made, user)
 
     def forget(self, key: str) -> None:
         """Close its file, if there is one."""

@@ -72,9 +72,10 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_client.arrow import array_over
 from spark_client.executors import Portable, check_interpreter, in_forked_workers
 from spark_client.pyspark_parts import begin, collected, interrupts_kept, numbers_rdd, session_tag
+from spark_client.steps import SPARK_REPORTS, reports_of
 
 from .job import Job, TaskNumbers, mapped
-from .sealed import REPORT, TaskWork, report
+from .sealed import TaskWork, report
 from .session_facts import is_on, is_pinned, job_tag, local_property
 from .size_checks import without_needless_checks
 from .tasks import Destination, ReadLimit
@@ -115,15 +116,15 @@ def run(job: Job, destinations: Destinations, keep: Keep) -> list[Any]:
     naming, cancelling = _naming_jobs(spark, job.name), cancelled_by_ctrl_c(spark)
     if (collect := numbered(job, destinations)) is not None:
         with naming, cancelling:
-            return collect()
+            return reports_of(collect())
     parts = [
-        mapped(rows, Portable(partial(task.run, destinations[task.dataset])), REPORT)
+        mapped(rows, Portable(partial(task.run, destinations[task.dataset])), SPARK_REPORTS)
         for rows, task in job.writes
     ]
     frame = _keeping_executors(job, destinations, reduce(DataFrame.unionAll, parts), keep)
     inputs = [rows for rows, task in job.writes if task.reading.source is None]
     with naming, cancelling, without_needless_checks(frame, len(parts), inputs):
-        return frame.collect()
+        return reports_of(text for (text,) in frame.collect())
 
 
 def _keeping_executors(job: Job, destinations: Destinations, reports: DataFrame, keep: Keep) -> DataFrame:
@@ -206,7 +207,7 @@ def reports_of_driver(job: Job, destinations: Destinations) -> list[Any] | None:
                 producer, work = task.producer(next(numbers)), TaskWork(tasks=0)
                 with closing(task.rows(iter([share]), work, limit.count)) as rows:
                     answer = task.write(destination, rows, producer, _ATTEMPT)
-                reports += report(task.dataset, producer, _ATTEMPT, answer, work).to_pylist()
+                reports.append(report(task.dataset, producer, _ATTEMPT, answer, work))
     except Exception as error:  # noqa: BLE001 - Spark's tasks raise it, if it is one of the rows
         _log.info("%s: left to Spark's tasks: %s", job.label, error)
         return None
@@ -231,7 +232,7 @@ class NumberedTasks:
         for tasks, run in self.writes:
             if number < tasks:
                 for batch in run(share_numbers([number]), of_query):
-                    yield from batch.to_pylist()
+                    yield from batch.column(0).to_pylist()
                 return
             number -= tasks
 

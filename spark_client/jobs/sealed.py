@@ -8,33 +8,15 @@ one row of some hundred bytes for each task.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from spark_client.arrow import array_over
 from spark_client.merge import DatasetRef
-from spark_client.pyspark_parts import from_arrow_schema
 
-_REPORT = pa.schema(
-    [
-        ("dataset", pa.string()),
-        ("producer", pa.int32()),
-        ("attempt", pa.string()),
-        ("rows", pa.int64()),
-        ("frames", pa.int64()),
-        ("bytes", pa.int64()),
-        ("work", pa.string()),
-        ("server", pa.string()),
-    ]
-)
-REPORT = from_arrow_schema(_REPORT)
-"""As Spark's type: of a text, the driver would ask Spark's parser at each job."""
 READ_AHEAD = 16
 """How many partitions of a result are read at once, each by a thread."""
 
@@ -58,34 +40,19 @@ class TaskWork:
     counts: list[int] = field(default_factory=list)
 
 
-def report(dataset: str, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork) -> Any:
-    """The row, as a batch of ``REPORT``. ``answer`` is the server's to the commit, with the ``server`` that the task
-    has chosen.
-    """
-    # Not by ``pa.array``: see ``array_over``.
-    done = [work.tasks, work.pieces, work.spilled_bytes, answer.get("counts", [])]
-    columns = [
-        text_array(dataset),
-        array_over(np.array([producer], np.int32)),
-        text_array(attempt),
-        *(array_over(np.array([answer[each]], np.int64)) for each in ("rows", "frames", "bytes")),
-        text_array(json.dumps(done)),
-        text_array(json.dumps(answer.get("server"))),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=_REPORT)
-
-
-def text_array(value: str) -> Any:
-    """One text."""
-    data = value.encode()
-    bounds = pa.py_buffer(np.array([0, len(data)], np.int32))
-    return pa.Array.from_buffers(pa.string(), 1, [None, bounds, pa.py_buffer(data)])
-
-
-def server_of(row: Any) -> tuple[str, str, tuple[str, ...]]:
-    """The location, the start and all locations of the server that the task of a report has chosen."""
-    location, start, locations = json.loads(row["server"])
-    return location, start, tuple(locations)
+def report(
+    dataset: str, producer: int, attempt: str, answer: dict[str, Any], work: TaskWork
+) -> dict[str, Any]:
+    """What the task reports. ``answer`` is the server's to the commit, with the ``server`` that the task has chosen."""
+    return {
+        "dataset": dataset,
+        "producer": producer,
+        "attempt": attempt,
+        "rows": answer["rows"],
+        "bytes": answer["bytes"],
+        "server": answer.get("server"),
+        "work": [work.tasks, work.pieces, work.spilled_bytes, answer.get("counts", [])],
+    }
 
 
 def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
@@ -96,8 +63,8 @@ def added(counts: Sequence[int], others: Sequence[int]) -> list[int]:
 def work_of(reports: Iterable[Any]) -> TaskWork:
     """The sum of the tasks' work."""
     done = TaskWork(tasks=0)
-    for row in reports:
-        tasks, pieces, spilled_bytes, counts = json.loads(row["work"])
+    for each in reports:
+        tasks, pieces, spilled_bytes, counts = each["work"]
         done.tasks += tasks
         done.pieces += pieces
         done.spilled_bytes += spilled_bytes

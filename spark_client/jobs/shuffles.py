@@ -50,7 +50,7 @@ from .persisting import Persisted
 from .progress import watch
 from .results import Results
 from .runner import run
-from .sealed import SealedDataset, TaskWork, server_of, work_of
+from .sealed import SealedDataset, TaskWork, work_of
 from .session_facts import Sessions
 from .spark_types import check_names_apart
 from .tasks import Destination, Sides
@@ -242,7 +242,7 @@ class Shuffles:
         return SealedDataset(
             DatasetRef(server, dataset, generation, tuple(map(_portion, portions))),
             schema,
-            tuple(totals.sizes.sizes().tolist()),
+            tuple(totals.sizes().tolist()),
             totals.rows,
             totals.frames,
             work or TaskWork(tasks=0),
@@ -311,8 +311,13 @@ def _portion(written: WrittenPortion) -> Portion:
 
 
 def _report(row: Any) -> Report:
-    location, start, locations = server_of(row)
-    server = ServerStart(location, start)
+    location, start, locations = row["server"]
     return Report(
-        row["dataset"], row["producer"], row["attempt"], server, locations, row["rows"], row["bytes"]
+        row["dataset"],
+        row["producer"],
+        row["attempt"],
+        ServerStart(location, start),
+        tuple(locations),
+        row["rows"],
+        row["bytes"],
     )

@@ -6,7 +6,7 @@ So a function gets the same Arrow types after Spark and after an exchange. Works
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from flight_server.protocol import InvalidRequest
+from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import needed
 from spark_client.pyspark_parts import PandasConversion, arrow_schema_of, from_arrow_type
 from spark_client.steps import BatchLimits
@@ -271,3 +271,48 @@ def function_settings(spark: SparkSession) -> PandasConversion:
 def utc_arrow_schema(struct: StructType) -> pa.Schema:
     """The schema that Spark's Python data sources must give, and get, for ``struct``, in every session."""
     return arrow_schema_of(struct, timezone="UTC")
+
+
+def find_columns(
+    keys: Sequence[str], where: str, names: Sequence[str], place: str, *, exact: bool
+) -> tuple[str, ...]:
+    """The columns that these keys name, as Spark resolves them; ``exact`` if case counts.
+
+    Args:
+        place: where the columns with these ``names`` are, for messages.
+
+    Raises:
+        InvalidRequest: a key is no name, names no column, or names more than one.
+    """
+    columns: list[str] = []
+    missing: list[str] = []
+    named = columns_by_name(names, exact=exact)
+    for key in keys:
+        if not isinstance(key, str):
+            raise InvalidRequest(
+                f"{where}: a column is given by its name, not by {type(key).__name__}; make an expression a column "
+                "by withColumn first, and give several names one by one"
+            )
+        same = named.get(key if exact else key.casefold(), [])
+        if len(same) > 1:
+            raise InvalidRequest(
+                f"{where}: {key!r} could be any of {', '.join(map(repr, same))}; rename one, or set "
+                "spark.sql.caseSensitive",
+                column=key,
+            )
+        (columns if same else missing).append(same[0] if same else key)
+    if missing:
+        raise InvalidRequest(
+            f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}"
+            f"{did_you_mean(missing[0], names)}",
+            column=missing[0],
+        )
+    return tuple(columns)
+
+
+def columns_by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
+    """The columns that a name may stand for; without ``exact`` by the name without case."""
+    columns: dict[str, list[str]] = {}
+    for name in names:
+        columns.setdefault(name if exact else name.casefold(), []).append(name)
+    return columns

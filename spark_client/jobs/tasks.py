@@ -36,7 +36,7 @@ from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
-from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Kept, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Kept, Pass, Stage, reported, run
 
 from .placements import Placement
 from .sealed import TaskWork, added, report
@@ -315,7 +315,7 @@ class WriteTask:
             if facts is not None:
                 facts |= {"dataset": self.dataset, "producer": producer, "attempt": attempt}
                 facts |= {name: answer[name] for name in ("rows", "bytes", "frames")}
-        yield report(self.dataset, producer, attempt, answer, work)
+        yield reported([report(self.dataset, producer, attempt, answer, work)])
 
     def producer(self, number: int) -> int:
         return number * self.parts + self.part

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from flight_server.keys import flags
-from spark_client.arrow import values, view, widened
+from spark_client.arrow import decimal_halves, values, widened
 
 from .held_rows import HeldRows, joined
 from .join_keys import MatchKeys, Positions
@@ -65,8 +65,7 @@ class AsOf:
             return numbers, valid
         column = column.cast(self.compared)
         if types.is_decimal(self.compared):
-            halves = view(column.buffers()[1], np.int64).reshape(-1, 2)
-            return halves[column.offset : column.offset + len(column), 0], valid
+            return decimal_halves(column)[:, 0], valid
         width = self.compared.bit_width
         return values(column, np.dtype(f"i{width // 8}")).astype(np.int64, copy=False), valid
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from flight_server.keys import compute
 from spark_client.arrow import widened
 
 from .join_keys import MatchKeys
@@ -115,6 +116,4 @@ def _first_valid(columns: list[pa.Array], kind: pa.DataType) -> pa.Array:
     columns = [widened(column, kind) for column in columns]
     if len(columns) == 1 or not columns[0].null_count:
         return columns[0]
-    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
-
-    return pc.coalesce(*columns)
+    return compute().coalesce(*columns)

@@ -109,13 +109,9 @@ class CheckedMessages(MessageFile):
     def __init__(self, body: MessageBytes) -> None:
         super().__init__()
         self._body = body
-        self._promised: bool | None = None  # not known before the first message, which is the schema
+        self.promised: bool | None = None
+        """Whether the server sends checksums; not known before the first message, which is the schema."""
         self._checksums: list[int] = []
-
-    @property
-    def promised(self) -> bool:
-        """Whether the server sends checksums; False before the first message."""
-        return bool(self._promised)
 
     def pop_checksums(self) -> list[int]:
         """The checksums of the record batches read since the last call."""
@@ -142,12 +138,13 @@ class CheckedMessages(MessageFile):
         if sent is None and mark + prefix[4:].to_pybytes() == ipc_framing.END_OF_STREAM:
             self._pieces.append(prefix)
             return
-        if self._promised is None:
-            self._promised = sent is not None
-        if sent is None and self._promised:
+        if self.promised is None:
+            self.promised = sent is not None
+        if sent is None and self.promised:
             raise DamagedArrival("it has no checksum")
         left_bytes = None if sent is None else sent[0] - PREFIX_BYTES
-        if mark != ipc_framing.CONTINUATION or header_bytes <= 0 or _is_less(left_bytes, header_bytes):
+        most_bytes = header_bytes if left_bytes is None else left_bytes
+        if mark != ipc_framing.CONTINUATION or header_bytes <= 0 or header_bytes > most_bytes:
             raise DamagedArrival(f"its header cannot have {header_bytes} bytes")
         header = self._part(header_bytes)
         try:
@@ -170,10 +167,6 @@ class CheckedMessages(MessageFile):
         if part.size < size_bytes:
             raise ConnectionResetError("the body ended inside a message")
         return part
-
-
-def _is_less(limit: int | None, value: int) -> bool:
-    return limit is not None and limit < value
 
 
 class BurstReader:

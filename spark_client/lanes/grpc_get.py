@@ -114,16 +114,6 @@ class _Messages(MessageFile):
         self._pieces.append(pa.py_buffer(b""))
 
 
-class _Proofs:
-    """When (monotonic) a server last gave the schema of each dataset."""
-
-    def __init__(self) -> None:
-        self.at_seconds: dict[str, float] = {}
-
-    def close(self) -> None:
-        self.at_seconds.clear()
-
-
 class GrpcReader:
     """A ``LaneReader``. ``open`` can be cancelled only while it asks for the schema."""
 
@@ -227,9 +217,10 @@ def wait_until_known(
         TimedOut: not within ``first_message_seconds``.
         FlightShuffleError: the server's error.
     """
-    proofs = server.attached("proofs", _Proofs)
+    # When (monotonic) the server last gave the schema of each dataset.
+    proofs: dict[str, float] = server.attached("proofs", dict)
     now_seconds = time.monotonic()
-    if now_seconds - proofs.at_seconds.get(dataset, float("-inf")) < _FRESH_SECONDS:
+    if now_seconds - proofs.get(dataset, float("-inf")) < _FRESH_SECONDS:
         return
     deadline = now_seconds + server.timeouts.first_message_seconds
     while not cancelled():
@@ -240,5 +231,5 @@ def wait_until_known(
             if left_seconds <= _SLICE_SECONDS:
                 raise
         else:
-            proofs.at_seconds[dataset] = time.monotonic()
+            proofs[dataset] = time.monotonic()
             return

@@ -118,13 +118,7 @@ class GrpcWriter:
         """Does nothing: a waiting call ends at its deadline, ``stream_seconds``."""
 
     def abandon(self) -> None:
-        was_open, self._closed = self._opened and not self._closed, True
-        if was_open:
-            try:
-                with self._call.errors():
-                    self._writer.close()
-            except FlightShuffleError:
-                pass  # the caller has the first error already
+        self._end()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -132,14 +126,15 @@ class GrpcWriter:
             with self._call.errors():
                 yield
         except FlightShuffleError as error:
-            raise self._reason(error) from error
+            raise self._end() or error from error
 
-    def _reason(self, error: FlightShuffleError) -> FlightShuffleError:
-        if not self._closed:
-            self._closed = True
+    def _end(self) -> FlightShuffleError | None:
+        """End the call if it goes on; the error that it ends with."""
+        goes_on, self._closed = self._opened and not self._closed, True
+        if goes_on:
             try:
                 with self._call.errors():
                     self._writer.close()
             except FlightShuffleError as reason:
                 return reason
-        return error
+        return None

@@ -58,6 +58,7 @@ from flight_server.protocol import (
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
+from spark_client.arrow import KeptBuffers
 from spark_client.connection import is_loopback
 
 Part = bytes | memoryview
@@ -256,7 +257,7 @@ class MessageWriter:
 
     def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:
         self._header = ipc_framing.schema_header(schema.serialize().to_pybytes())
-        self._sink = _Sink()
+        self._sink = KeptBuffers()
         self._file = pa.BufferedOutputStream(pa.PythonFile(self._sink, mode="w"), BLOCK_BYTES)
         options = pa.ipc.IpcWriteOptions(compression=codec)
         self._writer = pa.ipc.new_stream(self._file, schema, options=options)
@@ -339,28 +340,3 @@ class MessageWriter:
         checksum = sent_crc32c(message_crc32c(header, *body), metadata, descriptor)
         self.running_crc32c = running_crc32c(self.running_crc32c, checksum)
         return CHECKED_LENGTH.pack(size_bytes, checksum) + start
-
-
-class _Sink:
-    """The file of Arrow's writer: keeps references to the buffers that it is given."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self._parts: list[Any] = []
-        # The list's own method: Arrow calls it for each block and each large buffer.
-        self.write = self._parts.append
-
-    def take(self) -> list[memoryview]:
-        parts = [memoryview(part) for part in self._parts]
-        self._parts.clear()
-        return parts
-
-    def keep(self) -> None:
-        self._parts[:] = [part if isinstance(part, bytes) else part.to_pybytes() for part in self._parts]
-
-    def flush(self) -> None:
-        """No buffer to flush."""
-
-    def close(self) -> None:
-        """Nothing is open."""

@@ -151,9 +151,6 @@ class _Known:
         """Ask again at the next put: a place failed, and the server may have moved."""
         self.places, self.until_seconds = (), 0.0
 
-    def close(self) -> None:
-        """For :meth:`RemoteServer.attached`; nothing is open."""
-
 
 def _known(server: RemoteServer) -> _Known:
     return server.attached("places of puts", _Known)

@@ -90,7 +90,7 @@ from .grpc_get import GrpcReader
 from .http import HttpPool, NoBulkLane, PassedOver
 from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, Tries
 from .object_get import ObjectReader
-from .start_states import STARTS, Sign, StartState
+from .start_states import STARTS, StartState
 
 EVERY_BYTES = 32 << 20
 """Decoded bytes between two acknowledgements; the server keeps the frames until then."""
@@ -368,7 +368,7 @@ class ReadStream:
                 except Unavailable as error:
                     failure = error
                 else:
-                    STARTS.notice(start, Sign.ANSWER)
+                    STARTS.notice(start, StartState.ANSWERING)
                     return
         if failure is not None:
             raise self._lost(failure)
@@ -378,7 +378,7 @@ class ReadStream:
         if (cut := cursor.cut(failure)) is not None:
             raise cut from failure
         if cursor.start is not None and not self.server.embedded and refuses(self._locations):
-            STARTS.notice(cursor.start, Sign.REFUSAL)
+            STARTS.notice(cursor.start, StartState.LOST)
             raise self._lost(failure)
         self._failures += 1
         # Without a generation a resumed read could get other data; an embedded server does not come back.
@@ -462,7 +462,7 @@ class ReadStream:
     def _silence(self, how: str, **detail: float) -> StreamStalled:
         """``how`` the stream was silent. Asks the server why."""
         cursor = self.cursor
-        STARTS.notice(cursor.start, Sign.SILENCE)
+        STARTS.notice(cursor.start, StartState.SILENT)
         return StreamStalled(
             f"{self.name} {how}; the server says it waits for: {self.server.why(cursor.dataset)}",
             dataset=cursor.dataset,
@@ -477,7 +477,7 @@ class ReadStream:
             if self.server.embedded:
                 return EmbeddedEnded.of(self.name, last)
             if cursor.start is not None:
-                STARTS.notice(cursor.start, Sign.SILENCE)
+                STARTS.notice(cursor.start, StartState.SILENT)
                 return self._lost(last)
         return BrokenStream(
             f"{self.name} could not be read beyond {cursor.position}, after {self._tries}",
@@ -492,7 +492,7 @@ class ReadStream:
             return self._replaced(error.message)
         # A server that answers, and has the dataset no more, is not lost.
         if isinstance(error, ServerLost):  # another start has answered
-            STARTS.notice(self.cursor.start, Sign.REFUSAL)
+            STARTS.notice(self.cursor.start, StartState.LOST)
         elif self.address.lane != "object":
             return None
         return None if self.cursor.start is None else self._lost(error)

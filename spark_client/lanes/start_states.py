@@ -1,12 +1,7 @@
 """Servers as the readers of this process see them, by their starts.
 
-A start does not come back. So for data of one start a refusal is an answer, and silence is none:
-
-    answering   its readers connect
-    silent      a reader has met its deadlines, or could not connect: each later one asks it first, for ``why_seconds``
-    lost        its ports have refused (``connection.refuses``), or another start has answered there: for ever
-
-A silent start that answers is answering again. A server that answers that it has no such dataset has lost only that.
+A start does not come back. So for data of one start a refusal is an answer, and silence is none. A silent start that
+answers is answering again. A server that answers that it has no such dataset has lost only that.
 """
 
 from __future__ import annotations
@@ -16,33 +11,11 @@ from enum import Enum
 
 
 class StartState(Enum):
-    """See the module."""
+    """What readers have noticed of a start."""
 
-    ANSWERING = "answering"
-    SILENT = "silent"
-    LOST = "lost"
-
-
-class Sign(Enum):
-    """What a reader notices of a server."""
-
-    ANSWER = "an answer"
-    SILENCE = "silence"
-    REFUSAL = "a refusal"
-
-
-_A, _S, _L = StartState.ANSWERING, StartState.SILENT, StartState.LOST
-_NEXT = {
-    (_A, Sign.ANSWER): _A,
-    (_A, Sign.SILENCE): _S,
-    (_A, Sign.REFUSAL): _L,
-    (_S, Sign.ANSWER): _A,
-    (_S, Sign.SILENCE): _S,
-    (_S, Sign.REFUSAL): _L,
-    (_L, Sign.ANSWER): _L,
-    (_L, Sign.SILENCE): _L,
-    (_L, Sign.REFUSAL): _L,
-}
+    ANSWERING = "its readers connect"
+    SILENT = "a reader has met its deadlines, or could not connect: each later one asks it first, for `why_seconds`"
+    LOST = "its ports have refused (`connection.refuses`), or another start has answered there: for ever"
 
 
 class StartStates:
@@ -53,13 +26,12 @@ class StartStates:
         self._lock = threading.Lock()
 
     def of(self, start: str | None) -> StartState:
-        return _A if start is None else self._states.get(start, _A)
+        return StartState.ANSWERING if start is None else self._states.get(start, StartState.ANSWERING)
 
-    def notice(self, start: str | None, sign: Sign) -> None:
-        if start is None:
-            return
+    def notice(self, start: str | None, state: StartState) -> None:
         with self._lock:
-            self._states[start] = _NEXT[self.of(start), sign]
+            if start is not None and self.of(start) is not StartState.LOST:
+                self._states[start] = state
 
 
 STARTS = StartStates()

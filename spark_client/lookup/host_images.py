@@ -121,25 +121,19 @@ class OpenLayers:
 
     def get(self, files: HostFiles, key: str) -> Layer | None:
         """The layer in the host's file of this key; None if there is no file, or if it was damaged and is removed."""
-        known = self._open.get(key)
-        if known is not None:
-            return known
-        file = files.open(key)
-        if file is None:
-            return None
-        try:
+
+        def layer_of(file: HostFile) -> Layer:
             # By its inode as well: a file of the same name may be another one.
             layer = Layer.over(file.map(), check=(key, file.inode) not in self._checked)
+            self.trust(key, file)
+            return layer
+
+        try:
+            return self._open.get(key, lambda: files.open(key), layer_of)
         except PartitionFailed as error:
-            _log.warning("%s is removed, and fetched again: %s", file.path, error.message)
-            file.close()
+            _log.warning("the file %s is removed, and fetched again: %s", key, error.message)
             files.remove(key)
             return None
-        except BaseException:
-            file.close()
-            raise
-        self.trust(key, file)
-        return self._open.add(key, file, layer)
 
     def trust(self, key: str, file: HostFile) -> None:
         """Take the file of this key, as it is now, for whole without a check."""

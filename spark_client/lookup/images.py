@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from flight_server.keys import is_comparable, row_hashes, same
-from spark_client.arrow import Picker, array_over
+from spark_client.arrow import Picker, array_over, picked
 from spark_client.joining import Keys
 
 from .layers import Index, Layer
@@ -40,12 +40,6 @@ class Matches:
     positions: Positions
     layers: Positions
     rows: Positions
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def slice(self, window: slice) -> Matches:
-        return Matches(self.positions[window], self.layers[window], self.rows[window])
 
 
 class Image:
@@ -83,15 +77,9 @@ class Image:
         return Matches(positions[order], layers[order], rows[order])
 
     def take(self, matches: Matches, columns: slice) -> pa.RecordBatch:
-        used = np.unique(matches.layers).tolist() or [0]
-        if len(used) == 1:
-            return self.layers[used[0]].take(matches.rows, columns)
-        picked, order = [], []
-        for number in used:
-            here = np.flatnonzero(matches.layers == number)
-            order.append(here)
-            picked.append(self.layers[number].take(matches.rows[here], columns))
-        return Picker(pa.concat_batches(picked)).take(np.argsort(np.concatenate(order)))
+        return picked(
+            matches.layers, matches.rows, lambda number, rows: self.layers[number].take(rows, columns)
+        )
 
 
 def changed(image: Image, rows: pa.RecordBatch, diffs: NDArray[np.int64]) -> tuple[pa.RecordBatch, int]:

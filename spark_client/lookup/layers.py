@@ -32,7 +32,6 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -41,7 +40,7 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import OutOfBudget, PartitionFailed
 from flight_server.protocol.checksums import crc32c
-from spark_client.arrow import Picker, view
+from spark_client.arrow import NumberedRows, Picker, view
 from spark_client.joining import Keys
 
 CHUNK_ROWS = 1024 * 1024
@@ -175,7 +174,7 @@ def write_layer(
             written = threads.submit(add, held, first)
         if written is not None:
             written.result()
-    out.align()
+    out.write(bytes(-out.size_bytes % _ALIGNED_BYTES))
     entries_at = out.size_bytes
     for part in Index.in_order(parts) if index is None else (index,):
         out.write(part.entries)
@@ -208,7 +207,8 @@ class Layer:
         with pa.ipc.open_stream(pa.BufferReader(data.slice(0, footer["entries_at"]))) as reader:
             self.schema: pa.Schema = reader.schema
             self.chunks = list(reader)
-        self._starts = np.array([*footer["starts"], self.rows], np.int64)
+        self._starts: list[int] = footer["starts"]
+        self._rows = dict[tuple[int | None, int | None], NumberedRows]()
 
     @classmethod
     def over(cls, data: pa.Buffer, *, check: bool = True) -> Layer:
@@ -244,20 +244,15 @@ class Layer:
         return positions[equal], rows[equal]
 
     def take(self, rows: Positions, columns: slice) -> pa.RecordBatch:
-        picked, order = [], list[Positions]()
-        places = np.searchsorted(self._starts, rows, side="right") - 1
-        for number in np.unique(places).tolist():
-            here = np.flatnonzero(places == number)
-            order.append(here)
-            picked.append(self._picker(number, columns).take(rows[here] - self._starts[number]))
-        if len(picked) == 1:
-            return picked[0]
-        if not picked:
-            return pa.RecordBatch.from_arrays(
-                [pa.nulls(0, field.type) for field in self._fields(columns)], schema=self._fields(columns)
-            )
-        together = pa.concat_batches(picked)
-        return Picker(together).take(np.argsort(np.concatenate(order)))
+        if (known := self._rows.get((columns.start, columns.stop))) is None:
+            schema = pa.schema(list(self.schema)[columns])
+            if not self.rows or not schema.names:  # a batch without columns has no rows
+                return pa.RecordBatch.from_pylist([], schema)
+            chosen = [
+                pa.RecordBatch.from_arrays(each.columns[columns], schema=schema) for each in self.chunks
+            ]
+            known = self._rows[columns.start, columns.stop] = NumberedRows(chosen)
+        return known.take(rows)
 
     def each_keys(self) -> Iterator[Keys]:
         """The keys of all rows, chunk by chunk."""
@@ -265,27 +260,12 @@ class Layer:
             yield Keys.of(chunk.columns[: self.key_count])
 
     def filtered(self, kept: NDArray[np.bool_]) -> Iterator[pa.RecordBatch]:
-        for chunk, start in zip(self.chunks, self._starts[:-1].tolist(), strict=True):
+        for chunk, start in zip(self.chunks, self._starts, strict=True):
             window = kept[start : start + chunk.num_rows]
             if window.all():
                 yield chunk
             elif window.any():
                 yield Picker(chunk).take(np.flatnonzero(window))
-
-    def _fields(self, columns: slice) -> pa.Schema:
-        return pa.schema(list(self.schema)[columns])
-
-    @cached_property
-    def _pickers(self) -> dict[tuple[int, int | None, int | None], Picker]:
-        return {}
-
-    def _picker(self, number: int, columns: slice) -> Picker:
-        key = (number, columns.start, columns.stop)
-        if key not in self._pickers:
-            chosen = self.chunks[number].columns[columns]
-            batch = pa.RecordBatch.from_arrays(chosen, schema=self._fields(columns))
-            self._pickers[key] = Picker(batch)
-        return self._pickers[key]
 
 
 class _Summed:
@@ -306,9 +286,6 @@ class _Summed:
         self.checksum = crc32c(piece, self.checksum)
         self.size_bytes += len(piece)
         return self._sink.write(piece)
-
-    def align(self) -> None:
-        self.write(bytes(-self.size_bytes % _ALIGNED_BYTES))
 
     def flush(self) -> None:
         """For Arrow's writer."""

@@ -42,11 +42,12 @@ from spark_client.jobs import (
     check_key,
     check_names_apart,
     declared_struct,
+    find_columns,
+    is_on,
     mapped,
 )
 from spark_client.joining import KeyForm
 from spark_client.merge import DatasetRef
-from spark_client.placement import find_keys
 
 from .lookup_content import ChangelogSource, LookupContent
 from .lookup_join import Chosen, How, Join, JoinTask
@@ -79,19 +80,20 @@ class Lookups:
         server = self._owner.servers.of(name)
         ref, schema = DatasetRef.find(server, name), server.schema(name)
         pairs = dict(on) if isinstance(on, Mapping) else {key: key for key in _names(on)}
-        keys = _spelled(left, list(pairs), f"{where}: the DataFrame")
+        exact = is_on(spark, "spark.sql.caseSensitive")
+        keys = spelled(left, list(pairs), where, "in the DataFrame", exact=exact)
         for key in keys:
             check_key(struct[key], where)
-        others = _spelled(schema, list(pairs.values()), f"{where}: the changelog")
+        others = spelled(schema, list(pairs.values()), where, "in the changelog", exact=exact)
         columns = [column for column in schema.names if column not in others]
         _check_collisions(left.names, columns, where)
         right = spark_struct(schema, name, [*others, *columns])
         content = self._content(spark, ref, right, [left.field(key).type for key in keys])
-        first = () if isinstance(on, Mapping) else tuple(keys)
+        first = () if isinstance(on, Mapping) else keys
         fields = [struct[key] for key in first] + [each for each in struct if each.name not in first]
         fields += [StructField(each.name, each.dataType, True) for each in list(right)[len(keys) :]]  # noqa: FBT003 - Spark's signature
         result = StructType(fields)
-        join = Join(tuple(keys), content.forms, how, first, arrow_schema(spark, result, where))
+        join = Join(keys, content.forms, how, first, arrow_schema(spark, result, where))
         version = None if df.isStreaming and as_of is None else self._hold(spark, ref, as_of)
         task = JoinTask(content, join, Chosen(version, always=as_of is not None))
         return mapped(df, Portable(task.run), result)
@@ -157,15 +159,18 @@ def _names(of: Sequence[str] | str) -> list[str]:
     return names
 
 
-def _spelled(schema: pa.Schema, names: Sequence[str], where: str) -> list[str]:
-    """The names as the schema spells them."""
-    try:
-        spelled = [schema.names[index] for index in find_keys(schema, names)]
-    except ValueError as error:
-        raise InvalidRequest(f"{where}: {error}") from error
-    if len(set(spelled)) < len(spelled):
-        raise InvalidRequest(f"{where}: {', '.join(map(repr, names))} name one column twice")
-    return spelled
+def spelled(
+    schema: pa.Schema, names: Sequence[str], where: str, place: str, *, exact: bool
+) -> tuple[str, ...]:
+    """The names as the schema spells them: an exact one, or else the only one in another case."""
+    columns = tuple(
+        column
+        for name in names
+        for column in find_columns((name,), where, schema.names, place, exact=exact or name in schema.names)
+    )
+    if len(set(columns)) < len(columns):
+        raise InvalidRequest(f"{where}: {', '.join(map(repr, names))} name one column twice {place}")
+    return columns
 
 
 def _check_collisions(left: Sequence[str], right: Sequence[str], where: str) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from flight_server.protocol import MAX_PARTITIONS, InvalidRequest, did_you_mean
+from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import (
     Shares,
@@ -23,7 +23,9 @@ from spark_client.jobs import (
     TaskNumbers,
     arrow_schema,
     check_frame,
+    columns_by_name,
     declared_struct,
+    find_columns,
     is_on,
     same_session,
     settings_once,
@@ -187,7 +189,7 @@ def find_keys(steps: Steps, keys: tuple[str, ...], where: str) -> tuple[str, ...
 def columns_named(steps: Steps, key: str) -> list[str]:
     """The columns that a name may stand for."""
     exact = case_sensitive(steps)
-    return _by_name(steps.leg.schema.names, exact=exact).get(key if exact else key.casefold(), [])
+    return columns_by_name(steps.leg.schema.names, exact=exact).get(key if exact else key.casefold(), [])
 
 
 def integer(value: Any, otherwise: int = 0) -> int:
@@ -211,48 +213,3 @@ def partition_count(steps: Steps, numPartitions: Any, where: str) -> int:
     if not 1 <= count <= MAX_PARTITIONS:
         raise InvalidRequest(f"{where}: numPartitions is 1 to {MAX_PARTITIONS}, not {numPartitions!r}")
     return count
-
-
-def find_columns(
-    keys: Sequence[str], where: str, names: Sequence[str], place: str, *, exact: bool
-) -> tuple[str, ...]:
-    """The columns that these keys name, as Spark resolves them; ``exact`` if case counts.
-
-    Args:
-        place: where the columns with these ``names`` are, for messages.
-
-    Raises:
-        InvalidRequest: a key is no name, names no column, or names more than one.
-    """
-    columns: list[str] = []
-    missing: list[str] = []
-    named = _by_name(names, exact=exact)
-    for key in keys:
-        if not isinstance(key, str):
-            raise InvalidRequest(
-                f"{where}: a column is given by its name, not by {type(key).__name__}; make an expression a column "
-                "by withColumn first, and give several names one by one"
-            )
-        same = named.get(key if exact else key.casefold(), [])
-        if len(same) > 1:
-            raise InvalidRequest(
-                f"{where}: {key!r} could be any of {', '.join(map(repr, same))}; rename one, or set "
-                "spark.sql.caseSensitive",
-                column=key,
-            )
-        (columns if same else missing).append(same[0] if same else key)
-    if missing:
-        raise InvalidRequest(
-            f"{where}: no column {', '.join(map(repr, missing))} {place}; it has {', '.join(map(repr, names))}"
-            f"{did_you_mean(missing[0], names)}",
-            column=missing[0],
-        )
-    return tuple(columns)
-
-
-def _by_name(names: Sequence[str], *, exact: bool) -> dict[str, list[str]]:
-    """The columns that a name may stand for; without ``exact`` by the name without case."""
-    columns: dict[str, list[str]] = {}
-    for name in names:
-        columns.setdefault(name if exact else name.casefold(), []).append(name)
-    return columns

@@ -8,9 +8,10 @@ from typing import Any, SupportsIndex
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.jobs import arrow_schema
+from spark_client.jobs import arrow_schema, find_columns
 from spark_client.steps import AlignStage, LimitStage, SelectStage, SortStage, TopStage
 
 from .base import (
@@ -18,7 +19,6 @@ from .base import (
     Steps,
     case_sensitive,
     columns_named,
-    find_columns,
     integer,
     one_reading,
     second_side,
@@ -90,11 +90,9 @@ def union_by_name(steps: AnySteps, other: Steps, allowMissingColumns: bool = Fal
 
 def _with_columns_of(steps: AnySteps, other: Steps) -> AnySteps:
     """All columns, and of those that only ``other`` has nulls."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
-
     schema = other.leg.schema
     nulls: dict[str, Any] = {
-        field.name: pc.scalar(pa.scalar(None, field.type))
+        field.name: compute().scalar(pa.scalar(None, field.type))
         for field in schema
         if not columns_named(steps, field.name)
     }

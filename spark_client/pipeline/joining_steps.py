@@ -18,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared
 from spark_client.broadcast import Broadcast
-from spark_client.jobs import arrow_schema, char_type, check_key
+from spark_client.jobs import arrow_schema, char_type, check_key, find_columns
 from spark_client.joining import AsOf, Column, Direction, How, JoinPlan, KeyForm, MatchKeys
 from spark_client.scan import struct_of
 from spark_client.steps import AsofStage, JoinStage, Stage, TableJoinStage
@@ -27,7 +27,6 @@ from .base import (
     AnySteps,
     Steps,
     case_sensitive,
-    find_columns,
     find_keys,
     one_reading,
     second_side,

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
 from spark_client.jobs import check_compared, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasForm, PandasMap, SelectStage, evaluate
@@ -230,8 +231,6 @@ def names_of(cols: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _selected(steps: AnySteps, made: Sequence[tuple[str, Any]], stage: str) -> AnySteps:
     """The columns by their labels, each an expression or the exact name of another column."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - 10 MiB, which a plan without expressions does without
-
     values: list[Any] = []
     fields: list[StructField | None] = []
     for label, value in made:
@@ -241,7 +240,7 @@ def _selected(steps: AnySteps, made: Sequence[tuple[str, Any]], stage: str) -> A
             fields.append(None)
         else:
             old = steps.leg.fields[column]
-            values.append(pc.field(column))
+            values.append(compute().field(column))
             fields.append(StructField(label, old.dataType, old.nullable, old.metadata))
     labels = [label for label, _ in made]
     types = _types(steps, values, labels, stage).types
@@ -263,10 +262,9 @@ def _is_star(name: Any) -> bool:
 
 def _field_of(steps: Steps, value: Any) -> str | None:
     """The column that an expression which is nothing but a field stands for."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
     name = str(value)
     known = steps.leg.schema.get_field_index(name) >= 0
+    pc = compute()
     return name if known and isinstance(value, pc.Expression) and value.equals(pc.field(name)) else None
 
 
@@ -280,9 +278,7 @@ def _types(steps: Steps, expressions: list[Any], names: list[str], stage: str) -
 
 
 def _expression(value: Any, stage: str) -> Any:
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
-    if isinstance(value, pc.Expression):
+    if isinstance(value, compute().Expression):
         return value
     if is_column(value):
         raise InvalidRequest(

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DoubleType, StructField, StructType
 
+from flight_server.keys import compute
 from flight_server.protocol import MAX_PARTITIONS, InvalidRequest
 from spark_client.arrow import (
     Declared,
@@ -201,8 +202,6 @@ def _boundary(boundary: Any, kind: pa.DataType, where: str) -> pa.Array:
 
 def _in_zone(time: datetime, zone: str) -> Any:
     """The instant of a time on the session's clocks, as in a literal of Spark SQL."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which drivers do without
-
     local = pa.scalar(time, pa.timestamp("us"))
-    instant = pc.assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
+    instant = compute().assume_timezone(local, known_zone(zone), ambiguous="earliest", nonexistent="latest")
     return python_values(pa.array([instant]))[0]

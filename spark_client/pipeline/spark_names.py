@@ -5,7 +5,7 @@ and conditions in SQL.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter, GroupedData
@@ -28,6 +28,15 @@ _ADVICE = {
     "na": _NULLS,
     "selectExpr": _EXPRESSIONS,
 }
+_GROUPED = {
+    name: f'groupBy("key").{name} does it'
+    for name in ("applyInArrow", "applyInPandas", "avg", "cogroup", "max", "mean", "min", "sum")
+}
+"""What the groups of a pipeline have, and it has not."""
+_WRITES = "parquet(path), delta(path) and iceberg(table) write"
+_OPTIONS = "parquet(path, compression=…, filesystem=…) has its options as arguments"
+_WRITER_ADVICE = {"format": _WRITES, "save": _WRITES, "option": _OPTIONS, "options": _OPTIONS}
+_OF_FRAME, _OF_GROUPS, _OF_WRITER = (DataFrame, ""), (GroupedData, ".groupBy(…)"), (DataFrameWriter, ".write")
 
 
 def no_attribute(name: str, columns: Collection[str], known: Collection[str]) -> str:
@@ -35,50 +44,33 @@ def no_attribute(name: str, columns: Collection[str], known: Collection[str]) ->
     text = f"a pipeline has no {name!r}"
     if name in columns:
         return f"{text}: pc.field({name!r}) is that column in an expression"
-    if name.startswith("_"):
-        return text
-    if name in _ADVICE:
-        return f"{text}: {_ADVICE[name]}"
-    if hasattr(DataFrame, name):
-        return f"{text}: .toDF().{name} is the DataFrame's"
-    if name in _GROUPED:
-        return f'{text}: groupBy("key").{name} does it'
-    if hasattr(GroupedData, name):
-        return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
-    return f"{text}{did_you_mean(name, known) or ', nor has a DataFrame'}"
-
-
-_GROUPED = ("applyInArrow", "applyInPandas", "avg", "cogroup", "max", "mean", "min", "sum")
-"""What the groups of a pipeline have, and it has not."""
+    near = did_you_mean(name, known) or ", nor has a DataFrame"
+    return _instead(text, name, _ADVICE | _GROUPED, [_OF_FRAME, _OF_GROUPS], near)
 
 
 def no_grouped_attribute(name: str) -> str:
     """The text for an attribute that the groups of a pipeline do not have."""
-    text = f"the groups of a pipeline have no {name!r}"
-    if name.startswith("_") or not hasattr(GroupedData, name):
-        return text
-    return f"{text}: .toDF().groupBy(…).{name} is the DataFrame's"
-
-
-_WRITES = "parquet(path), delta(path) and iceberg(table) write"
-_WRITER_ADVICE = {
-    "format": _WRITES,
-    "save": _WRITES,
-    "option": "parquet(path, compression=…, filesystem=…) has its options as arguments",
-    "options": "parquet(path, compression=…, filesystem=…) has its options as arguments",
-}
+    return _instead(f"the groups of a pipeline have no {name!r}", name, {}, [_OF_GROUPS])
 
 
 def no_writer_attribute(name: str, known: Collection[str]) -> str:
     """The text for an attribute that the writer of a pipeline does not have; ``known`` are those that it has."""
     text = f"the writer of a pipeline has no {name!r}"
+    return _instead(text, name, _WRITER_ADVICE, [_OF_WRITER], did_you_mean(name, known))
+
+
+def _instead(
+    text: str, name: str, advice: Mapping[str, str], sparks: Iterable[tuple[type, str]], near: str = ""
+) -> str:
+    """The text, with what works instead of the name: an advice, or what is Spark's, or what is ``near``."""
     if name.startswith("_"):
         return text
-    if name in _WRITER_ADVICE:
-        return f"{text}: {_WRITER_ADVICE[name]}"
-    if hasattr(DataFrameWriter, name):
-        return f"{text}: .toDF().write.{name} is the DataFrame's"
-    return f"{text}{did_you_mean(name, known)}"
+    if name in advice:
+        return f"{text}: {advice[name]}"
+    for kind, access in sparks:
+        if hasattr(kind, name):
+            return f"{text}: .toDF(){access}.{name} is the DataFrame's"
+    return text + near
 
 
 def no_column(name: object) -> str:

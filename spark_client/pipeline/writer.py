@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from flight_server.protocol import InvalidRequest
 from spark_client.connection import short_traces
 from spark_client.jobs import settings_once, spark_setting
+from spark_client.steps import SPARK_REPORTS, reports_of
 from spark_client.writing import (
     MODES,
-    REPORT,
     DeltaFiles,
     FileLayout,
     FileStage,
@@ -207,5 +207,6 @@ class PipelineWriter:
                 return
             if publication.is_wanted():
                 stage = FileStage(publication.place, publication.folder(write), layout)
-                files = [WrittenFile.of(row) for row in last_rows(steps, stage, REPORT)]
+                texts = (text for (text,) in last_rows(steps, stage, SPARK_REPORTS))
+                files = [*map(WrittenFile.of, reports_of(texts))]
                 publication.commit(write, stage, files)

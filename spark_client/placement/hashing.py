@@ -28,10 +28,6 @@ Time
     Keys of fixed width (:func:`has_fixed_width`) take about 15 ns a row, less than a column more in Spark's way to
     Python; strings and nested values take several times as long, in proportion to their lengths.
 
-Names of keys
-    A key is a column's exact name, or else the only name that equals it when case is ignored, as in Spark. Fields
-    inside a struct cannot be named.
-
 Without keys
     `round_robin_ids` gives rows to the partitions in turn, from a first partition of each producer's own: many
     producers with few rows do not all begin with partition 0. It depends only on the producer's index, so a retried
@@ -40,7 +36,6 @@ Without keys
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -49,7 +44,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.protocol import InvalidRequest, did_you_mean
+from flight_server.protocol import InvalidRequest
 from spark_client.arrow import groupable, python_values, shown, widened
 
 from .key_columns import key_column
@@ -62,7 +57,7 @@ _GOLDEN_RATIO = 0x9E3779B1  # 2**32 / the golden ratio, as in Knuth's multiplica
 
 
 def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -> NDArray[np.int32]:
-    """The partition, 0 to `partitions - 1`, of each row, by the columns of these very names (:func:`find_keys`).
+    """The partition, 0 to `partitions - 1`, of each row, by the columns of these very names.
     ValueError: no keys, or `partitions` out of range. TypeError: a key's type cannot be placed.
     """
     _check_partitions(partitions)
@@ -77,14 +72,6 @@ def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -
             column.fold(rows, hashes)
         ids[rows] = _pmod(hashes.view(np.int32), partitions)
     return ids
-
-
-def find_keys(schema: pa.Schema, keys: Sequence[str]) -> list[int]:
-    """The index of each key's column. ValueError: a key names no column, or more than one."""
-    names = schema.names
-    exact = _places(names)
-    folded = {} if exact.keys() >= set(keys) else _places([name.casefold() for name in names])
-    return [_only(exact.get(key) or folded.get(key.casefold(), []), names, key) for key in keys]
 
 
 def has_fixed_width(kind: pa.DataType) -> bool:
@@ -115,22 +102,6 @@ def _pmod(hashes: NDArray[np.int32], partitions: int) -> NDArray[np.int32]:
     quotients = hashes // divisor
     quotients *= divisor
     return hashes - quotients
-
-
-def _places(names: Sequence[str]) -> dict[str, list[int]]:
-    places = defaultdict[str, list[int]](list)
-    for index, name in enumerate(names):
-        places[name].append(index)
-    return places
-
-
-def _only(matches: list[int], names: list[str], key: str) -> int:
-    if len(matches) == 1:
-        return matches[0]
-    there_are = "the columns are " + (", ".join(map(repr, names)) or "none at all")
-    if not matches:
-        raise ValueError(f"no column is named {key!r}; {there_are}{did_you_mean(key, names)}")
-    raise ValueError(f"the key {key!r} could be any of {len(matches)} columns; {there_are}")
 
 
 def _check_partitions(partitions: int) -> None:

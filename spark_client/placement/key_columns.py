@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from flight_server.keys import float_bits, offsets, values, view
+from spark_client.arrow import decimal_halves
 
 from .murmur3 import Hashes, hash_bytes, hash_ints, hash_longs
 
@@ -164,7 +165,7 @@ class _Floats(KeyColumn):
 class _Decimals(KeyColumn):
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
-        self._low = _halves(array)[:, 0]
+        self._low = decimal_halves(array)[:, 0]
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         hash_longs(self._low[rows], hashes)
@@ -175,7 +176,7 @@ class _LongDecimals(KeyColumn):
 
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
-        self._halves = _halves(array)
+        self._halves = decimal_halves(array)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         halves = self._halves[rows]
@@ -273,12 +274,6 @@ _PLAIN_COLUMNS: dict[int, Callable[[pa.Array], KeyColumn]] = {
     **{kind.id: _Bytes for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
     pa.binary(1).id: _FixedSizeBytes,
 }
-
-
-def _halves(decimals: pa.Array) -> NDArray[np.int64]:
-    """Each value's low and high 64 bits, side by side."""
-    halves = view(decimals.buffers()[1], np.int64).reshape(-1, 2)
-    return halves[decimals.offset : decimals.offset + len(decimals)]
 
 
 def _positions(rows: Rows) -> NDArray[np.int64]:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import flags
+from flight_server.keys import compute, flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import array_over, offsets, values, view, widened
+from spark_client.arrow import array_over, decimal_halves, offsets, values, widened
 
 from .group_states import as_floats
 
@@ -49,9 +49,7 @@ def extreme(kind: pa.DataType, state: pa.Array) -> pa.Array:
 
 def average(total: pa.Array, count: pa.Array) -> pa.Array:
     """A double, null without values."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the stage before
-
-    return pc.divide(total, count.cast(pa.float64(), safe=False))
+    return compute().divide(total, count.cast(pa.float64(), safe=False))
 
 
 def decimal_average(kind: pa.DataType, total: pa.Array, count: pa.Array) -> pa.Array:
@@ -64,8 +62,7 @@ def decimal_average(kind: pa.DataType, total: pa.Array, count: pa.Array) -> pa.A
     most = _MOST_LONG // times - 1
     valid = flags(total.is_valid())
     counts = np.maximum(values(count, np.int64), 1)
-    words = view(total.buffers()[1], np.int64)[2 * total.offset : 2 * (total.offset + len(total))]
-    low, high = words[::2], words[1::2]
+    low, high = decimal_halves(total).T
     is_short = valid & (high == low >> 63) & (low != -_MOST_LONG - 1) & (counts <= most)
     whole, rest = np.divmod(np.where(is_short, np.abs(low), 0), counts)
     is_short &= whole <= most
@@ -118,12 +115,10 @@ def median(state: pa.Array) -> pa.Array:
 
 def _place(numbers: NDArray[np.float64], places: NDArray[np.int64], rows: int) -> pa.Array:
     """An array with these values at these rows, and null elsewhere."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
     whole, present = np.zeros(rows), np.zeros(rows, np.uint8)
     whole[places], present[places] = numbers, 1
     flags = array_over(present).cast(pa.bool_())
-    return pc.if_else(flags, array_over(whole), pa.scalar(None, pa.float64()))
+    return compute().if_else(flags, array_over(whole), pa.scalar(None, pa.float64()))
 
 
 def finished(results: Sequence[ResultColumn], states: Sequence[Any], stage: str) -> list[pa.Array]:

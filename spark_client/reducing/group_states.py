@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import canonical
+from flight_server.keys import array_over, canonical, compute, offsets, values
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import SortCodes, SortKey, array_over, group_codes, offsets, values, view, widened
+from spark_client.arrow import SortCodes, SortKey, decimal_halves, group_codes, widened
 
 LONG, DOUBLE = pa.int64(), pa.float64()
 _EXACT = Context(prec=76)
@@ -126,11 +126,9 @@ class Sum(StateColumn):
 
 def _within(column: Any, limit: int) -> bool:
     """Whether any sum of these integers, or of the digits of these decimals, is below the limit."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - loaded by the stage before
-
     if pa.types.is_decimal128(column.type) and _most_by_words(column) * len(column) < limit:
         return True
-    bounds = pc.min_max(column).as_py()
+    bounds = compute().min_max(column).as_py()
     most = max(abs(_digits(bounds[which], column.type)) for which in ("min", "max"))
     return most * len(column) < limit
 
@@ -139,9 +137,9 @@ def _most_by_words(column: Any) -> int:
     """What no value's digits exceed, by their upper 64 bits: a sixth of the time of a comparison of all 128."""
     most = 0
     for chunk in column.chunks:
-        words = view(chunk.buffers()[1], np.int64)[2 * chunk.offset : 2 * (chunk.offset + len(chunk))]
-        if len(words):
-            most = max(most, int(words[1::2].max()) + 1, -int(words[1::2].min()))
+        if len(chunk):
+            high = decimal_halves(chunk)[:, 1]
+            most = max(most, int(high.max()) + 1, -int(high.min()))
     return most << 64
 
 
@@ -190,11 +188,9 @@ class Extreme(StateColumn):
 
 def as_integers(floats: pa.Array) -> pa.Array:
     """Integers in the order of the floats, with NaN, of any bits, above all."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
     nan = pa.scalar(float("nan"), floats.type)
     kind = pa.int32() if floats.type.bit_width == 32 else pa.int64()
-    return _turn(pc.if_else(pc.is_nan(floats), nan, floats).view(kind))
+    return _turn(compute().if_else(compute().is_nan(floats), nan, floats).view(kind))
 
 
 def as_floats(integers: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -204,11 +200,9 @@ def as_floats(integers: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _turn(integers: pa.Array) -> pa.Array:
     """Negative numbers with all bits but the sign inverted: a float's bits grow with its magnitude."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - as above
-
     bits = pa.scalar((1 << (integers.type.bit_width - 1)) - 1, integers.type)
-    negative = pc.less(integers, pa.scalar(0, integers.type))
-    return pc.if_else(negative, pc.bit_wise_xor(integers, bits), integers)
+    negative = compute().less(integers, pa.scalar(0, integers.type))
+    return compute().if_else(negative, compute().bit_wise_xor(integers, bits), integers)
 
 
 MOMENTS = pa.struct([("count", pa.int64()), ("mean", pa.float64()), ("deviations", pa.float64())])

@@ -45,8 +45,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import canonical, flags
-from spark_client.arrow import Lent, aligned, array_over, group_codes, own, values, view
+from flight_server.keys import canonical, compute, flags
+from spark_client.arrow import Lent, aligned, array_over, decimal_halves, group_codes, own, values
 
 from .group_states import StateColumn, first_rows
 
@@ -123,8 +123,7 @@ class RowsInOrder:
         self, array: Any, valid: NDArray[np.bool_] | None, present: NDArray[np.bool_] | None
     ) -> Any:
         """In 64 bits; None where that could be too few."""
-        words = view(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
-        low, high = (_filled(each, valid, 0) for each in (words[::2], words[1::2]))
+        low, high = (_filled(each, valid, 0) for each in decimal_halves(array).T)
         if (high != low >> 63).any():
             return None
         longest = int(np.diff(self.starts, append=len(array)).max())
@@ -348,10 +347,8 @@ class Reduction:
 
     def _aggregate(self, names: list[str], groups: list[Any], table: pa.Table) -> pa.Table:
         """Arrow's aggregation of the states with kernels; a state's result is named after its number."""
-        import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
-
         columns, labels, aggregations = list(groups), list(names), []
-        options = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
+        options = compute().ScalarAggregateOptions(skip_nulls=True, min_count=1)
         for index, state in enumerate(self.states):
             if state.kernel:
                 columns.append(state.ready(table.column(self._at(index))))

@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest, NotFound
 
 from .folder_values import FolderRules, unescaped
@@ -216,11 +217,9 @@ def _columns(
 
 def _expression(pairs: Pairs, columns: Mapping[str, Mapping[str, Any]]) -> Any:
     """The values of a file's folders as pyarrow's partition expression; None for one without columns."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
-
     whole = None
     for name, text in pairs:
-        field, value = pc.field(name), columns[name][text]
+        field, value = compute().field(name), columns[name][text]
         each = field == value if value.is_valid else field.is_null()
         whole = each if whole is None else whole & each
     return whole

@@ -25,9 +25,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import flags
+from flight_server.keys import array_over, compute, flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared, array_over, conjuncts, folded, is_repeatable, needed, parts_of
+from spark_client.arrow import Declared, conjuncts, folded, inner_types, is_repeatable, needed, parts_of
 
 from .stored_texts import codes
 
@@ -39,7 +39,6 @@ def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarro
     """The filter as an expression that fits the schema; None for none. Raises InvalidRequest: it is no filter, or does
     not fit.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a scan needs it
     from pyarrow import parquet as pq  # noqa: PLC0415 - as above
 
     if filter is None:
@@ -49,7 +48,7 @@ def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarro
             filter = pq.filters_to_expression(filter)  # noqa: A001 - as above
         except (ValueError, TypeError) as error:
             raise InvalidRequest(f"scan: filter {filter!r}: {error}") from error
-    if not isinstance(filter, pc.Expression):
+    if not isinstance(filter, compute().Expression):
         raise InvalidRequest(
             f"scan: filter is an expression such as pyarrow.compute.field('x') > 5, or a list such as "
             f"[('x', '>', 5)], not {filter!r}"
@@ -72,7 +71,8 @@ def statistics_tell(expression: Any, schema: pa.Schema) -> bool:
     Statistics leave NaN out, and Arrow forgets that: it takes ``x != 5`` or ``is_nan(x)`` for false where the others
     are 5. NaN fulfils no comparison but ``!=``, so those may be pruned by, also joined by "and" and "or".
     """
-    if not any(_has_floats(schema.field(name).type) for name in needed(expression, schema)):
+    kinds = (kind for name in needed(expression, schema) for kind in inner_types(schema.field(name).type))
+    if not any(map(pa.types.is_floating, kinds)):
         return True
     parts = parts_of(expression)
     return parts is not None and folded(parts, lambda _: None, _of_call) is True
@@ -83,16 +83,6 @@ def _of_call(function: str, arguments: list[bool | None]) -> bool:
     if function in _COMPARISONS:
         return all(each is None for each in arguments)
     return function in _JOINS and all(arguments)
-
-
-def _has_floats(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
-        return _has_floats(kind.value_type)
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_floats(kind.storage_type)
-    if pa.types.is_floating(kind):
-        return True
-    return any(_has_floats(kind.field(number).type) for number in range(kind.num_fields))
 
 
 ROWS_FOR_EACH = 4

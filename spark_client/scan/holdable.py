@@ -18,6 +18,7 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.types import StructField, StructType
 
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import inner_types
 from spark_client.pyspark_parts import from_arrow_type
 
 from .spark_footers import in_json
@@ -99,8 +100,7 @@ def with_integers(schema: pa.Schema, own: Container[str]) -> pa.Schema:
 
 def has_nulls_alone(kind: pa.DataType) -> bool:
     """Whether it, or a part of it, is the type of nulls."""
-    parts = (kind.field(number).type for number in range(kind.num_fields))
-    return bool(pa.types.is_null(kind)) or any(map(has_nulls_alone, parts))
+    return any(map(pa.types.is_null, inner_types(kind)))
 
 
 def comparable(schema: pa.Schema) -> pa.Schema:

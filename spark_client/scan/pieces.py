@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import fits, needed
+from spark_client.arrow import fits, inner_types, needed
 
 from .filters import statistics_tell
 from .holdable import is_view, parquet_schema
@@ -261,7 +261,8 @@ class _Planner:
                 # Of a file with another type than the scan's, as with times of another zone: rows are cast first.
                 parts = fragment.split_by_row_group(self._filter, self._schema)
         share: float | None = None
-        has_lists = any(_has_lists(field.type) for field in schema if field.name in self._names)
+        kinds = (kind for field in schema if field.name in self._names for kind in inner_types(field.type))
+        has_lists = any(pa.types.is_nested(kind) and not pa.types.is_struct(kind) for kind in kinds)
         for part in parts:
             for group in part.row_groups:
                 if share is None:
@@ -299,12 +300,6 @@ def _share(group: Any, names: Collection[str]) -> float:
         each.total_uncompressed_size for each in columns if each.path_in_schema.partition(".")[0] in names
     )
     return read / total if total else 1.0
-
-
-def _has_lists(kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind):
-        return any(_has_lists(kind.field(number).type) for number in range(kind.num_fields))
-    return bool(pa.types.is_nested(kind))
 
 
 def _values(group: Any, names: Collection[str]) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
 
 _SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -91,9 +92,7 @@ def _is_old(column: Any) -> bool:
     is_date = pa.types.is_date32(column.type)
     if not is_date and not (pa.types.is_timestamp(column.type) and column.type.tz is not None):
         return False
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a task that reads such a file needs it
-
-    least = pc.min(column)
+    least = compute().min(column)
     if not least.is_valid:
         return False
     if is_date:

@@ -42,7 +42,9 @@ class Splits:
         """
         try:
             pickle.dumps(reading)
-            return cls(tuple(map(_pack, _shared_out(pieces, sizes))), reading)
+            # Each file is in it once, and is one object again.
+            shares = (pickle.dumps(list(share)) for share in _shared_out(pieces, sizes))
+            return cls(tuple(zlib.compress(share, 1) for share in shares), reading)
         except Exception as error:
             raise InvalidRequest(
                 f"scan: what this dataset reads cannot be sent to tasks ({error}); write it to files, or make a "
@@ -62,11 +64,6 @@ class Splits:
         for _, group in groupby(self.pieces(number), lambda piece: id(piece.file)):
             pieces = list(group)
             yield from self.reading.read(pieces[0].file, pieces)
-
-
-def _pack(pieces: Sequence[FilePiece]) -> bytes:
-    """The pieces; each file is in it once, and is one object again."""
-    return zlib.compress(pickle.dumps(list(pieces)), 1)
 
 
 def _shared_out(pieces: Sequence[FilePiece], sizes: SplitSizes) -> tuple[tuple[FilePiece, ...], ...]:

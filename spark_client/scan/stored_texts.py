@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import is_bytes
+from flight_server.keys import compute, is_bytes
 from spark_client.arrow import values
 
 CODED_BYTES = 2
@@ -135,7 +135,5 @@ def codes(column: Any) -> NDArray[Any]:
 
 
 def _lengths(dictionary: Any) -> NDArray[np.int64]:
-    import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which files without dictionaries do without
-
-    lengths = pc.binary_length(dictionary).fill_null(0)
+    lengths = compute().binary_length(dictionary).fill_null(0)
     return values(lengths, lengths.type.to_pandas_dtype()).astype(np.int64)

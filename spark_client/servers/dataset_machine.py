@@ -64,7 +64,7 @@ from .driver_calls import (
     Seal,
     ServerCall,
 )
-from .partition_sizes import PartitionSizes, SealTotals, filled_bits
+from .partition_sizes import SealTotals, filled_bits, largest_sizes
 from .server_table import Presence, ServerStart, ServerTable
 
 RERUNS = 2
@@ -414,7 +414,7 @@ class DatasetMachine:
             dataset = self._datasets[name]
             dataset.step("end")
             dataset.portions = portions[name]
-            dataset.totals = SealTotals(PartitionSizes(dataset.plan.partitions))
+            dataset.totals = SealTotals(dataset.plan.partitions)
             for server, portion in dataset.portions.items():
                 portion.is_lost = self.servers.is_lost(server, job.losses_before)
         if any(portion.is_lost for servers in portions.values() for portion in servers.values()):
@@ -464,7 +464,7 @@ class DatasetMachine:
 
     @staticmethod
     def _seals(dataset: _Dataset) -> Iterable[Seal]:
-        largest = PartitionSizes.largest(dataset.plan.partitions, len(dataset.portions))
+        largest = largest_sizes(dataset.plan.partitions, len(dataset.portions))
         servers = tuple(
             ServerPortion(each.server.start, each.locations, each.rows, each.size_bytes)
             for each in dataset.portions.values()

@@ -75,7 +75,7 @@ class Seal:
         attempts: by producer.
         servers: all that hold a portion.
         largest: the answer names the sizes of so many partitions, the largest, and the others' sum
-            (``PartitionSizes``); None: all sizes.
+            (``SealTotals``); None: all sizes.
         offload: the prefix below which the server keeps what it has as an object, too.
     """
 

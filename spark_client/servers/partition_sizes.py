@@ -9,7 +9,6 @@ total is exact. Spark's map outputs do the same: exact sizes of huge blocks, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,29 +18,35 @@ EXACT_SIZES = 10_000_000
 LARGEST_SIZES = 1_000
 
 
-class PartitionSizes:
-    """The stored bytes of each partition, over all servers so far. Holds 8 bytes for each partition."""
+def largest_sizes(partitions: int, answers: int) -> int | None:
+    """How many sizes each of the answers names; None: all."""
+    return None if partitions * answers <= EXACT_SIZES else LARGEST_SIZES
+
+
+class SealTotals:
+    """The sums of the servers' answers to the seals of one dataset so far. Holds 8 bytes for each partition."""
 
     def __init__(self, partitions: int) -> None:
+        self.rows = 0
+        self.frames = 0
         self._bytes = np.zeros(partitions, np.int64)
         self._rest_bytes = 0
 
-    @staticmethod
-    def largest(partitions: int, answers: int) -> int | None:
-        """How many sizes each of the answers names; None: all."""
-        return None if partitions * answers <= EXACT_SIZES else LARGEST_SIZES
-
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Add a server's answer to the seal: ``partition_bytes``, by the partitions' numbers as text, and
-        ``rest_bytes``, of all partitions that it does not name.
+        """Add a server's answer: ``partition_bytes``, by the partitions' numbers as text, and ``rest_bytes``, of all
+        partitions that it does not name.
         """
+        self.rows += answer["rows"]
+        self.frames += answer["frames"]
         sizes = answer["partition_bytes"]
         at = np.fromiter(map(int, sizes), np.int64, len(sizes))
         self._bytes[at] += np.fromiter(sizes.values(), np.int64, len(sizes))
         self._rest_bytes += answer.get("rest_bytes", 0)
 
     def sizes(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """For each partition. Where a server named only its largest ones, an empty partition may have a size, too."""
+        """The stored bytes of each partition, over all servers. Where a server named only its largest ones, an empty
+        partition may have a size, too.
+        """
         if not self._rest_bytes or not len(self._bytes):
             return self._bytes
         each, left = divmod(self._rest_bytes, len(self._bytes))
@@ -60,19 +65,3 @@ def filled_bits(answer: Mapping[str, Any]) -> bytes | None:
     bits = np.zeros(int(at.max()) + 1 if len(at) else 0, np.uint8)
     bits[at] = 1
     return np.packbits(bits, bitorder="little").tobytes()
-
-
-@dataclass(slots=True)
-class SealTotals:
-    """The sums of the servers' answers to the seals of one dataset."""
-
-    sizes: PartitionSizes
-    rows: int = 0
-    frames: int = 0
-    size_bytes: int = 0
-
-    def add(self, answer: Mapping[str, Any]) -> None:
-        self.rows += answer["rows"]
-        self.frames += answer["frames"]
-        self.size_bytes += answer["bytes"]
-        self.sizes.add(answer)

@@ -38,10 +38,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import NumberedRows, Picker, SortCodes, SortKey, together
+from spark_client.arrow import NumberedRows, SortCodes, SortKey, picked, together
 
 from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, fit, piece_bytes, pieces, row_weights
-from .scratch import Parked, Scratch, SharedHead
+from .scratch import Parking, Place, Scratch
 
 _LEAST_BYTES = 64 << 10
 _MOST_BYTES = 1 << 30
@@ -55,7 +55,7 @@ class Runs:
         self._keys = keys
         self._memory = memory
         self._scratch = Scratch(memory.scratch_dir, memory=memory)
-        self._shared = SharedHead(self._scratch)
+        self._shared = Parking(self._scratch)
         self._runs: list[_Run] = []
         self._block_bytes = min(max(memory.budget_bytes // 512, _LEAST_BYTES), OUT_BYTES)
 
@@ -146,14 +146,14 @@ class _Run:
 
     def __init__(self, scratch: Scratch, keys: Sequence[SortKey]) -> None:
         self._keys = keys
-        self.parked: deque[tuple[Parked, Parked]] = deque()
-        self._reading = scratch.read_each(_popped(self.parked))
+        self.parked: deque[Place] = deque()
+        self._reading = scratch.read(_popped(self.parked))
         self.blocks: deque[_Block] = deque()
         self.largest_bytes = 1
         self._most_rows = 0
 
-    def append(self, parked: tuple[Parked, Parked], rows: int, weight: int) -> None:
-        """Add a block that ``SharedHead`` has written."""
+    def append(self, parked: Place, rows: int, weight: int) -> None:
+        """Add a block that ``Parking`` has written."""
         self.parked.append(parked)
         self.largest_bytes = max(self.largest_bytes, weight)
         self._most_rows = max(self._most_rows, rows)
@@ -182,7 +182,7 @@ class _Run:
             yield self.blocks.popleft()
 
 
-def _popped(parked: deque[tuple[Parked, Parked]]) -> Iterator[tuple[Parked, Parked]]:
+def _popped(parked: deque[Place]) -> Iterator[Place]:
     while parked:
         yield parked.popleft()
 
@@ -198,24 +198,14 @@ def _sort_parts(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch
     part_of = np.repeat(np.arange(len(parts), dtype=np.int32), [part.rows.num_rows for part in parts])[order]
     weights = np.concatenate([row_weights(part.rows) for part in parts])[order]
     del order
-    positions = np.zeros(len(parts), np.int64)
+    positions = [0] * len(parts)
+
+    def next_rows(part: int, places: NDArray[np.int64]) -> pa.RecordBatch:
+        start, positions[part] = positions[part], positions[part] + len(places)
+        return parts[part].rows.slice(start, len(places))
+
     for start, end in pieces(weights, most_bytes):
-        yield _weave(parts, part_of[start:end], positions)
-
-
-def _weave(parts: list[_Block], part_of: NDArray[np.int32], positions: NDArray[np.int64]) -> pa.RecordBatch:
-    """The next rows of the parts, in turn as ``part_of`` says; adds how many were taken."""
-    counts = np.bincount(part_of, minlength=len(parts))
-    slices = [
-        parts[number].rows.slice(int(positions[number]), int(counts[number]))
-        for number in np.flatnonzero(counts)
-    ]
-    positions += counts
-    if len(slices) == 1:
-        return slices[0]
-    places = np.empty(len(part_of), np.int64)
-    places[np.argsort(part_of, kind="stable")] = np.arange(len(part_of))
-    return Picker(pa.concat_batches(slices)).take(places)
+        yield picked(part_of[start:end], np.arange(start, end), next_rows)
 
 
 def sorted_batches(
@@ -260,9 +250,7 @@ def _codes_bytes(batch: pa.RecordBatch, keys: Sequence[SortKey]) -> int:
 
 def _in_order(gathered: Gathered, keys: Sequence[SortKey], most_bytes: int) -> Iterator[pa.RecordBatch]:
     """The rows in order, in pieces; empties ``gathered``."""
-    batches = gathered.batches
-    gathered.clear()
-    batches = together(batches)
+    batches = together(gathered.take())
     if not batches:
         return
     codes = SortCodes.concat([SortCodes.of(batch, keys) for batch in batches])

@@ -68,15 +68,15 @@ class Gathered:
 
     def compact(self) -> None:
         """Copy all rows into batches of their own, small ones joined."""
-        copies = together(self.batches, copied=True)
-        self.clear()
-        for batch in copies:
+        for batch in together(self.take(), copied=True):
             self.add(batch)
 
-    def clear(self) -> None:
-        self.batches = []
+    def take(self) -> list[pa.RecordBatch]:
+        """The batches, which this object holds no longer."""
+        batches, self.batches = self.batches, []
         self.weight_bytes = self.least_bytes = 0
         self._allocations = set()
+        return batches
 
 
 def fit(sides: Sequence[Gathered], room_bytes: int) -> bool:

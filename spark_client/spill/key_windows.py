@@ -62,7 +62,7 @@ from spark_client.arrow import (
 )
 
 from .gathered import ROW_BYTES, Gathered, TaskMemory, cut, fit
-from .scratch import Parked, Scratch, SharedHead
+from .scratch import Parked, Parking, Scratch
 
 KeyHashes = Callable[[pa.RecordBatch], NDArray[np.uint64]]
 
@@ -131,7 +131,7 @@ class HashFile:
     def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
         self.hashes = hashes
         self._scratch = Scratch(memory.scratch_dir, memory=memory)
-        self._shared = [SharedHead(self._scratch) for _ in hashes]
+        self._shared = [Parking(self._scratch) for _ in hashes]
         self._last: list[_Last | None] = [None for _ in hashes]
         self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
         self.portion_bytes = memory.budget_bytes // _PORTIONS
@@ -176,7 +176,7 @@ class HashFile:
         Raises:
             CorruptFrame: the file's bytes are not those that were written.
         """
-        return self._scratch.read_each((extent.head, extent.parked) for extent in extents)
+        return self._scratch.read((extent.head, extent.parked) for extent in extents)
 
 
 class HashLists:
@@ -375,11 +375,8 @@ def windows(
     if lists is not None:
         yield from _windows(lists, memory.budget_bytes // 2)
         return
-    rows = tuple(Rows(each.batches) for each in gathered)
     # A consumer that releases a side's rows frees their memory.
-    for each in gathered:
-        each.clear()
-    yield Window(rows)
+    yield Window(tuple(Rows(each.take()) for each in gathered))
 
 
 def _gather(
@@ -411,9 +408,7 @@ def _gather(
 def _write(gathered: Sequence[Gathered], lists: HashLists) -> None:
     """Write all rows, and hold none."""
     for number, side in enumerate(gathered):
-        batches = side.batches
-        side.clear()
-        lists.add(number, batches)
+        lists.add(number, side.take())
     _give_back()
 
 

@@ -20,3 +20,4 @@ from .pandas_adapters import PandasForm, PandasGroup, PandasMap
 from .sample_stage import SampleStage
 from .session_settings import with_settings
 from .sort_stage import SortStage, TopStage
+from .task_reports import REPORTS, SPARK_REPORTS, reported, reports_of

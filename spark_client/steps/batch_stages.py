@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest, did_you_mean
 from spark_client.arrow import Declared, aligned, array_over, widened
 
@@ -60,12 +61,10 @@ class SelectStage(OwnStage):
 
     def source(self, name: str) -> str | None:
         """The column that the result has under this name; None if it computes one, or has none."""
-        import pyarrow.compute as pc  # noqa: PLC0415 - as below
-
         index = self.declared.schema.get_field_index(name)
         made = self.expressions[index] if index >= 0 else None
         # Other expressions may have a column's name as their text.
-        return str(made) if made is not None and made.equals(pc.field(str(made))) else None
+        return str(made) if made is not None and made.equals(compute().field(str(made))) else None
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - as above
         """The columns. Raises InvalidRequest if Arrow cannot evaluate one for a row, such as a division by zero."""

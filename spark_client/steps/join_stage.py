@@ -76,7 +76,7 @@ class JoinStage(OwnStage):
             if smaller.read():
                 continue
             probing = Probing(self.plan, holds_left=smaller is sides[0])
-            held = probing.hold(smaller.take_rows())
+            held = probing.hold(smaller.gathered.take())
             yield from probing.run(held, sides[smaller is sides[0]])
             return
         hashes = (self.plan.left.hashes, self.plan.right.hashes)
@@ -121,15 +121,9 @@ class _Side:
             self.gathered.add(batch)
         return batch is not None
 
-    def take_rows(self) -> list[Any]:
-        """The rows read, which this object holds no longer."""
-        batches = self.gathered.batches
-        self.gathered.clear()
-        return batches
-
     def __iter__(self) -> Iterator[Any]:
         """All batches; those read ahead are released one by one."""
-        yield from drained(self.take_rows())
+        yield from drained(self.gathered.take())
         yield from (batch for batch in self._batches if batch.num_rows)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import row_hashes
+from flight_server.keys import compute, row_hashes
 from spark_client.arrow import (
     SMALL_BYTES,
     NumberedRows,
@@ -119,10 +119,8 @@ class _Sorted:
     def __init__(
         self, side: GroupedSide, rows: NumberedRows, codes: pa.Array, groups: int, *, weighed: bool
     ) -> None:
-        import pyarrow.compute as pc  # noqa: PLC0415 - a quarter of a second, which tasks without groups do without
-
         self._side, self._rows = side, rows
-        self._order = values(pc.array_sort_indices(codes), np.uint64).view(np.int64)
+        self._order = values(compute().array_sort_indices(codes), np.uint64).view(np.int64)
         self._bounds = np.zeros(groups + 1, np.int64)
         np.cumsum(np.bincount(values(codes, np.int32), minlength=groups), out=self._bounds[1:])
         # Where all rows are one window, their sizes do not matter.

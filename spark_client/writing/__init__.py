@@ -24,7 +24,7 @@ What each crash leaves
 """
 
 from .delta_table import DeltaFiles
-from .file_stage import REPORT, FileLayout, FileStage, WrittenFile
+from .file_stage import FileLayout, FileStage, WrittenFile
 from .iceberg_table import IcebergFiles
 from .parquet_folder import ParquetFolder
 from .publication import MODES, Publication

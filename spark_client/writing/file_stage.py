@@ -15,41 +15,27 @@ Memory
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.pyspark_parts import from_arrow_schema
 from spark_client.spill import writing_budget
-from spark_client.steps import OwnStage, Pass
+from spark_client.steps import REPORTS, OwnStage, Pass, reported
 
 from .folders import folder_of, texts_of
 from .storage_place import Place
 
 GROUP_BYTES = 64 << 20
 GROUP_ROWS = 1 << 20
-_REPORT = pa.schema(
-    [
-        pa.field(name, kind, nullable=False)
-        for name, kind in {
-            "name": pa.string(),
-            "folder": pa.string(),
-            "texts": pa.string(),
-            "rows": pa.int64(),
-            "size_bytes": pa.int64(),
-        }.items()
-    ]
-)
-REPORT = from_arrow_schema(_REPORT)
 
 
 @dataclass(frozen=True)
@@ -65,12 +51,8 @@ class WrittenFile:
     size_bytes: int
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> WrittenFile:
-        name, folder, texts, rows, size_bytes = row
-        return cls(name, folder, tuple(json.loads(texts)), rows, size_bytes)
-
-    def as_row(self) -> tuple[Any, ...]:
-        return self.name, self.folder, json.dumps(self.texts), self.rows, self.size_bytes
+    def of(cls, report: Mapping[str, Any]) -> WrittenFile:
+        return cls(**{**report, "texts": tuple(report["texts"])})
 
 
 @dataclass(frozen=True)
@@ -101,7 +83,7 @@ class FileStage(OwnStage):
     place: Place
     folder: str
     layout: FileLayout
-    declared: Declared = Declared("write", _REPORT)  # noqa: RUF009 - it is frozen
+    declared: Declared = Declared("write", REPORTS)  # noqa: RUF009 - it is frozen
 
     def run(self, batches: Iterator[Any], how: Pass) -> Iterator[Any]:  # noqa: ARG002 - the face of a stage
         files: list[WrittenFile] = []
@@ -121,7 +103,7 @@ class FileStage(OwnStage):
                 current.give_up()
             raise
         if files:
-            yield reported(files)
+            yield reported([asdict(each) for each in files])
 
     def empty(self) -> WrittenFile:
         """A file without rows, which the driver writes."""
@@ -146,17 +128,8 @@ class FileStage(OwnStage):
 
 def run_starts(columns: Sequence[Any]) -> list[int]:
     """Where rows begin whose values differ from those of the row before."""
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a task with folders needs it
-
-    ends = [np.asarray(pc.run_end_encode(column, pa.int64()).run_ends) for column in columns]
+    ends = [np.asarray(compute().run_end_encode(column, pa.int64()).run_ends) for column in columns]
     return [0, *np.unique(np.concatenate(ends))[:-1].tolist()]
-
-
-def reported(files: Sequence[WrittenFile]) -> Any:
-    """The files as a batch."""
-    columns = zip(*(each.as_row() for each in files), strict=True)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, _REPORT.types, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
 
 def _attempt() -> str:

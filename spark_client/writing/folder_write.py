@@ -52,7 +52,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -84,13 +84,6 @@ class Journal:
     replaced: Mapping[str, str] = field(default_factory=dict)
     marked: bool = False
     kind: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Journal:
-        return cls(**json.loads(text))
-
-    def encode(self) -> str:
-        return json.dumps(asdict(self))
 
 
 Settle = Callable[[str, Journal | None, bool], None]
@@ -171,7 +164,7 @@ class FolderWrite:
 
     def begin_commit(self, journal: Journal) -> None:
         """From now on the driver, or the next write after a crash, goes by the journal."""
-        self._hidden.put(f"{self.id}.commit", replace(journal, kind=self.kind).encode())
+        self._hidden.put(f"{self.id}.commit", json.dumps(asdict(journal) | {"kind": self.kind}))
 
     def reach_commit_point(self) -> None:
         """From now on the journal is done to its end, and before it was undone."""
@@ -225,7 +218,7 @@ class FolderWrite:
         if not has_ended:
             try:
                 text = self._hidden.get(f"{write}.commit")
-                journal = None if text is None else Journal.parse(text)
+                journal = None if text is None else Journal(**json.loads(text))
                 if journal is not None and journal.kind != self.kind:
                     return
                 if journal is not None or kind:

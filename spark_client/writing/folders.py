@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from flight_server.keys import compute
 from spark_client.scan import NULL
 
 _ESCAPED = re.compile(r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
@@ -50,15 +51,13 @@ def escaped(text: str) -> str:
 
 
 def _text(value: Any, zone: str) -> str:
-    import pyarrow.compute as pc  # noqa: PLC0415 - only a task with folders needs it
-
     kind = value.type
     if pa.types.is_decimal(kind):
         return f"{value.as_py():f}"
     if pa.types.is_date(kind):
         return _far(str(value.cast(pa.string())))
     if pa.types.is_timestamp(kind):
-        local = pc.local_timestamp(value.cast(pa.timestamp(kind.unit, zone))) if kind.tz else value
+        local = compute().local_timestamp(value.cast(pa.timestamp(kind.unit, zone))) if kind.tz else value
         seconds, _, fraction = str(local.cast(pa.string())).partition(".")
         fraction = fraction.rstrip("0")
         return _far(f"{seconds}.{fraction}" if fraction else seconds)

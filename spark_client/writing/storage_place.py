@@ -136,9 +136,7 @@ class Place:
             self.filesystem.delete_dir(self.path(name))
 
     def has(self, name: str) -> bool:
-        from pyarrow import fs  # noqa: PLC0415 - as above
-
-        return bool(self.filesystem.get_file_info(self.path(name)).type != fs.FileType.NotFound)
+        return bool(self.filesystem.get_file_info(self.path(name)).type.name != "NotFound")
 
     def mark(self, name: str) -> None:
         self.open(name).close()

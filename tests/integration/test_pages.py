@@ -265,6 +265,7 @@ def test_each_step_of_the_tutorial_prints_what_stands_there(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_the_orders_of_the_lookup_example_have_the_rates_of_their_time_and_the_package_is_shipped(
     flight_server_process: Callable[..., ServerProcess],
     run_in_session: Blocks,

@@ -25,8 +25,8 @@ from flight_server.protocol import (
     WriteMode,
 )
 from spark_client import ShuffleClient
+from spark_client.changelogs import encoded_schema
 from spark_client.connection import RemoteServer
-from spark_client.datasource.staging import encoded
 from spark_client.lanes import PutStream
 from tests.support.changelog_of_rates import declare, facts, rows, table
 from tests.support.polling import eventually
@@ -62,7 +62,7 @@ def server(process: ServerProcess) -> Iterator[RemoteServer]:
 
 def stage(server: RemoteServer, write: str, schema: pa.Schema, mode: WriteMode = WriteMode.APPEND) -> str:
     request = CreateRequest(
-        "rates", Kind.SHUFFLE, schema=encoded(schema), partitions=100, mode=mode, write=write
+        "rates", Kind.SHUFFLE, schema=encoded_schema(schema), partitions=100, mode=mode, write=write
     )
     return str(server.action("create", request.encode())["generation"])
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from tests.support import server_fork
 GRACE_SECONDS = 20.0
 _POLL_SECONDS = 0.01
 _YOUNG_SECONDS = 0.02
+_MOST_BYTES = 1 << 16
 # These live as long as the process, which starts each once. The servers that are forked from the last one do not.
 _JVM = "pyspark-shell"  # of all sessions of this process; the first may begin in any test
 _PERMANENT_CHILDREN = ("multiprocessing.resource_tracker", server_fork.__name__, _JVM)
@@ -114,13 +116,19 @@ def _children() -> set[int]:
 
 
 def _child_pids(process: int | str) -> Iterator[int]:
-    # A child is listed under the thread that started it, and under any other once that thread has ended.
-    for task in Path(f"/proc/{process}/task").iterdir():
-        try:
-            children = (task / "children").read_text()
-        except OSError:  # the thread ended meanwhile
-            continue
-        yield from map(int, children.split())
+    # A child is listed under the thread that started it, and under any other once that thread has ended. Twice for each
+    # test: pathlib takes five times as long.
+    with os.scandir(f"/proc/{process}/task") as tasks:
+        for task in tasks:
+            try:
+                listed = os.open(f"{task.path}/children", os.O_RDONLY)
+                try:
+                    children = os.read(listed, _MOST_BYTES)
+                finally:
+                    os.close(listed)
+            except OSError:  # the thread ended meanwhile
+                continue
+            yield from map(int, children.split())
 
 
 def _command(pid: int) -> str:

@@ -204,7 +204,7 @@ def _run(generation: str) -> int:
 
 
 def summed(sizes: Mapping[str, int], largest: int | None) -> dict[str, Any]:
-    """The part of a server's answer to a seal that tells the sizes of partitions, as ``PartitionSizes`` takes it."""
+    """The part of a server's answer to a seal that tells the sizes of partitions, as ``SealTotals`` takes it."""
     if largest is None:
         return {"partition_bytes": dict(sizes)}
     named = dict(heapq.nlargest(largest, sizes.items(), key=lambda each: each[1]))

@@ -1,4 +1,4 @@
-"""All 22 queries at scale factor 0.05, from the files to the answer: DuckDB's answer, in DuckDB's order."""
+"""The queries at scale factor 0.05, from the files to the answer: DuckDB's answer, in DuckDB's order."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 SCALE = 0.05
 BY_TASKS = ("q13", "q21")
+ALIKE = frozenset({"q03", "q05", "q06", "q07", "q10", "q12", "q14", "q20"})
+"""Each has the steps of another one."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,12 @@ def duck(folder: Path) -> Iterator[Any]:
 
 # Each as it is by default, where the driver runs what is small, and some by tasks alone, as all are in the long run.
 CASES = [
-    pytest.param(query, driver_bytes, id=query.name if driver_bytes else f"{query.name} by tasks")
+    pytest.param(
+        query,
+        driver_bytes,
+        id=query.name if driver_bytes else f"{query.name} by tasks",
+        marks=[pytest.mark.long] if query.name in ALIKE else [],
+    )
     for query in QUERIES
     for driver_bytes in ((Reading.driver_bytes, 0) if query.name in BY_TASKS else (Reading.driver_bytes,))
 ]

@@ -48,11 +48,8 @@ from .timeline import wall_time
 
 GROUP_ROWS = 64 << 10
 MAX_RUNS = 256
-IN_LOOP_ROWS = 512
-IN_LOOP_BYTES = 128 << 10
 IN_LOOP_COMMITS = 32
-"""So few rows of so few commits are encoded in the event loop, in less than a millisecond: a thread would take about as
-long to begin."""
+"""So few are encoded in the event loop, if their rows are few."""
 
 _REMEDY = "write it again"
 _log = structlog.get_logger("flight_server.kinds.changelog.commits")
@@ -286,12 +283,8 @@ def _refuse(group: Iterable[PendingCommit], why: FlightShuffleError) -> None:
 
 def _is_small(changelog: Changelog, group: list[PendingCommit]) -> bool:
     updates = [write.updates for write in group if write.updates is not None]
-    return (
-        len(group) <= IN_LOOP_COMMITS
-        and sum(map(len, updates)) <= IN_LOOP_ROWS
-        and sum(each.size_bytes for each in updates) <= IN_LOOP_BYTES
-        and changelog.layout.is_simple
-    )
+    rows, size_bytes = sum(map(len, updates)), sum(each.size_bytes for each in updates)
+    return len(group) <= IN_LOOP_COMMITS and changelog.layout.are_few(rows, size_bytes)
 
 
 def _encoded(changelog: Changelog, first: int, group: list[PendingCommit]) -> tuple[Updates, bytes]:

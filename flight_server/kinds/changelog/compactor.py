@@ -168,20 +168,30 @@ class Compactor:
         going = changelog.working
         if changelog in self._planning or len(going) == 2:
             return
-        if not (changelog.contents.recent or changelog.begun or changelog.records.size_bytes):
+        free = self._free()
+        base_in_memory = changelog.contents.bases.in_memory and not free
+        if not (
+            changelog.contents.recent or changelog.begun or changelog.records.size_bytes or base_in_memory
+        ):
             return
         now = time.monotonic()
         self._planning.add(changelog)
         try:
-            short = self._memory.available_bytes == 0 or self._memory.waiting > 0
             since = changelog.advanced_since(now)
-            amounts = Amounts(changelog.contents, since, changelog.rule, short=short)
+            amounts = Amounts(changelog.contents, since, changelog.rule, free=free)
             await in_thread(self._threads, amounts.count)
             # In the turn no commit is written: the next one brings along what began before it.
             async with changelog.turn:
                 self._begin_counted(changelog, amounts, now)
         finally:
             self._planning.discard(changelog)
+
+    def _free(self) -> float:
+        """The part of memory that is free; none while commits wait for some."""
+        available_bytes, limit_bytes = self._memory.available_bytes, self._memory.limit_bytes
+        if self._memory.waiting:
+            return 0.0
+        return 1.0 if available_bytes is None or not limit_bytes else available_bytes / limit_bytes
 
     def _begin_counted(self, changelog: Changelog, amounts: Amounts, now: float) -> None:
         going, contents, counted = changelog.working, changelog.contents, amounts.contents
@@ -234,8 +244,8 @@ class Compactor:
         if plan.ranges is None:
             work = Rewrite(contents, plan.runs, new_file, self._memory)
         else:
-            changelog.since = max(changelog.since, since)
             if begun is None:
+                changelog.since = max(changelog.since, since)
                 first, last = (contents.bases.ranges[place] for place in plan.ranges)
                 # It knows all versions up to the newest, also those without rows.
                 begun = BegunFold(changelog.upper, changelog.since, first.low, last.high)

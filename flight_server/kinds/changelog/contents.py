@@ -20,14 +20,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flight_server.keys import Hashes
 from flight_server.records import StoredRange
 
-from .runs import MAX_HASH, Layout, Run, RunFile, Updates
-
-Numbers = NDArray[np.int64]
+from .runs import MAX_HASH, Layout, MemoryRun, Numbers, Run, RunFile, Updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +61,17 @@ class Bases(Run):
         self.lows: Hashes = np.array([each.low for each in ranges], np.uint64)
         self.sinces: Numbers = np.array([each.since for each in ranges], np.int64)
         self.range_rows: Numbers = np.array([each.rows for each in ranges], np.int64)
-        self.runs = [each.base for each in ranges if each.base is not None]
-        self._places = [(run, number) for run in self.runs for number in range(len(run.blocks))]
-        super().__init__(layout, [block for run in self.runs for block in run.blocks])
+        # Tuples: an idle changelog has empty ones, which take no memory.
+        self.runs = tuple(each.base for each in ranges if each.base is not None)
+        self._places = tuple((run, number) for run in self.runs for number in range(len(run.blocks)))
+        super().__init__(layout, tuple(block for run in self.runs for block in run.blocks))
         self.first_version, self.last_version = 0, int(self.sinces.max())
         self._counted: tuple[Hashes, Numbers] | None = None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether one of them is."""
+        return any(isinstance(run, MemoryRun) for run in self.runs)
 
     def block(self, number: int) -> Updates:
         run, place = self._places[number]

@@ -38,13 +38,12 @@ from numpy.typing import NDArray
 from flight_server.records import BegunFold
 
 from .rules import Counts, Groups, Kept, Rule
-from .runs import DELETE, Layout, Updates, rows_at
+from .runs import DELETE, Layout, Numbers, Updates, rows_at
 
 MAX_PROBED_ROWS = 64
 PROBED_BYTES = 1 << 20
 """So many rows or bytes are compared at once with another row."""
 
-Numbers = NDArray[np.int64]
 T = TypeVar("T")
 
 _NEVER = np.iinfo(np.int64).max

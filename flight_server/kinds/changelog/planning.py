@@ -30,8 +30,9 @@ Rewrites
     that unless they have waited, all files are rewritten; of runs in memory likewise.
 
 Memory and files
-    While all rows are few, and memory is not short, the base of all is in memory. Recent runs in memory become one file
-    when they are large, when the records have many bytes of rows that no base and no file has, or when memory is short.
+    While all rows are few, and half of memory is free, the base of all is there. Recent runs in memory become one
+    file when they are large, when the records have many bytes of rows that no base and no file has, or when memory is
+    short; a base in memory goes to a file then.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flight_server.keys import unique
 
@@ -52,7 +52,7 @@ from .runs import Counts, MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
-MEMORY_FOLD_ROWS = 4 << 10
+MEMORY_FOLD_ROWS = 2 << 10
 FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
@@ -63,8 +63,6 @@ FEW_ROWS = 256
 FEW_BYTES = 64 << 10
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -86,13 +84,13 @@ class Plan:
 
 class Amounts:
     """How many rows each range has, and of which kind, once they are counted. ``since``: compaction may go so far;
-    ``short``: memory is short.
+    ``free``: the part of memory that is free; 0: it is short.
     """
 
-    def __init__(self, contents: Contents, since: int, rule: Rule, *, short: bool = False) -> None:
+    def __init__(self, contents: Contents, since: int, rule: Rule, *, free: float = 1.0) -> None:
         self.contents = contents
         self.since = since
-        self.short = short
+        self.free = free
         self._rule = rule
         self.base = contents.bases.range_rows
         self.alive = np.zeros_like(self.base)
@@ -136,7 +134,7 @@ class Amounts:
     def of_memory(self) -> bool:
         """Whether the base of all rows may be in memory."""
         rows, size_bytes = int(self.base.sum() + self.alive.sum()), self.contents.size_bytes
-        return not self.short and rows <= MEMORY_ROWS and size_bytes <= BASE_BYTES
+        return self.free > 0.5 and rows <= MEMORY_ROWS and size_bytes <= BASE_BYTES
 
     def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
         """The next fold, if one is due. ``waited``: the version up to which old rows have waited; ``idle``: nothing has
@@ -174,11 +172,11 @@ def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | Non
     """
     runs, fold = amounts.in_memory, amounts.fold()
     large = sum(run.rows for run in runs) > MEMORY_ROWS or sum(run.size_bytes for run in runs) > MEMORY_BYTES
-    if records_bytes > (RECORDS_BYTES if runs else 0) or (runs and (amounts.short or large)):
+    if records_bytes > (RECORDS_BYTES if runs else 0) or (runs and (not amounts.free or large)):
         memory: Plan | None = Plan(runs=runs)
     else:
         memory = _rewrite(runs, amounts.alive_of, 0)
-    if amounts.short and any(isinstance(run, MemoryRun) for run in amounts.contents.bases.runs):
+    if not amounts.free and amounts.contents.bases.in_memory:
         return memory, Plan((0, 0))
     if fold is not None and len(amounts.files) <= MANY_FILES:
         return memory, fold

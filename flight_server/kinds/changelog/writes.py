@@ -58,10 +58,6 @@ CHUNK_ROWS = 256 << 10
 CHUNK_BYTES = 16 << 20
 MAX_DIFF = (1 << 31) - 1
 """So the sum of the diffs of 2**32 rows fits into 64 bits."""
-IN_LOOP_ROWS = 256
-IN_LOOP_BYTES = 64 << 10
-"""So small a put is sorted in the event loop, in about a millisecond, if its layout ``is_simple`` and it has no
-dictionaries."""
 
 
 class ChangelogWrite(PendingCommit):
@@ -163,12 +159,9 @@ class ChangelogWrite(PendingCommit):
         return version
 
     def _is_small(self) -> bool:
-        return (
-            self._chunk_rows <= IN_LOOP_ROWS
-            and self.size_bytes <= IN_LOOP_BYTES
-            and self.changelog.layout.is_simple
-            and not any(is_encoded(kind) for batch in self._batches for kind in batch.schema.types)
-        )
+        kinds = (kind for batch in self._batches for kind in batch.schema.types)
+        few = self.changelog.layout.are_few(self._chunk_rows, self.size_bytes)
+        return few and not any(map(is_encoded, kinds))
 
     def abort(self) -> None:
         """Leave nothing behind, unless its commit goes on. Twice is fine."""

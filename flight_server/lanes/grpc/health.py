@@ -52,7 +52,7 @@ class Health:
 
     async def _watch(self, _: AsyncIterator[bytes], context: Any) -> None:
         known = await self._service(context) in self._services
-        sent = None
+        sent: bytes | None = None
         while True:
             status = self._status if known else _SERVICE_UNKNOWN
             if status != sent:

@@ -58,6 +58,7 @@ def accidents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Accid
     found.server.close()
 
 
+@pytest.mark.long
 def test_bids_of_closed_auctions_are_taken_back_once_but_for_the_winner_over_kills_and_restarts(
     spark: SparkSession, accidents: Accidents, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from spark_client import ShuffleClient, latest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 ROWS = 20_000
 RATES = pa.table({"k": [*range(7)], "rate": [number / 2 for number in range(7)]})

@@ -104,6 +104,7 @@ def test_columns_of_the_result_may_have_other_names(df: DataFrame, client: Shuff
         assert renamed.agg({"one": "sum"}).first() == (sum(range(50)),)
 
 
+@pytest.mark.long
 def test_rows_are_in_order_also_where_ranges_are_many(spark: SparkSession, client: ShuffleClient) -> None:
     """More rows than one range, which the driver would not write alone, in an order with ties and nulls."""
     df = spark.range(0, 100_000, 1, 4).selectExpr("id", "nullif(hash(id) % 1000, 7) as k")

@@ -151,9 +151,9 @@ def test_a_mistake_in_a_lookup_is_named_when_it_is_made(
     with pytest.raises(InvalidRequest, match=r"both sides have 'rate'.*withColumnRenamed"):
         client.lookup(df, "rates", "currency")
     orders = df.drop("rate")
-    with pytest.raises(InvalidRequest, match="the DataFrame: no column is named 'cur'"):
+    with pytest.raises(InvalidRequest, match="no column 'cur' in the DataFrame"):
         client.lookup(orders, "rates", {"cur": "currency"})
-    with pytest.raises(InvalidRequest, match="the changelog: no column is named 'id'"):
+    with pytest.raises(InvalidRequest, match="no column 'id' in the changelog"):
         client.lookup(orders, "rates", "id")
     with pytest.raises(InvalidRequest, match=r"key 'currency'.*cast"):
         client.lookup(orders, "rates", {"id": "currency"})

@@ -237,7 +237,7 @@ class _Kept:
 PHASES = ("written", "sealed", "read", "opened", "collected", "frame", "persisted", "asked")
 NEEDS = {*PHASES} - {"written", "asked"}
 """The phases in which a job needs rows, or the seal, of each server, and so waits for the silent one."""
-SHORT = {("given", "read", 5), ("executors", "asked", 5)}
+SHORT = {("executors", "asked", 5)}
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,7 @@ def test_folders_are_those_of_spark(spark: SparkSession, client: ShuffleClient, 
     assert rows_of(ours) == rows_of(theirs)
 
 
+@pytest.mark.long
 def test_rows_of_a_folder_keep_their_order(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_result_without_rows_keeps_its_columns(
     assert dict(back.dtypes)["id"] == "bigint"
 
 
+@pytest.mark.long
 def test_parts_of_a_union_are_all_written(spark: SparkSession, numbers: Pipeline, tmp_path: Path) -> None:
     numbers.union(numbers.filter(pc.field("id") < 5)).write.parquet(tmp_path / "out")
     assert ids_in(spark, tmp_path / "out") == sorted([*range(ROWS), *range(5)])
@@ -321,6 +323,7 @@ def test_a_job_that_fails_leaves_what_was_there(
     eventually(left_over, {"_SUCCESS"})
 
 
+@pytest.mark.long
 def test_two_writes_at_once(spark: SparkSession, numbers: Pipeline, tmp_path: Path) -> None:
     lower, upper = numbers.filter(pc.field("id") < 100), numbers.filter(pc.field("id") >= 100)
     with ThreadPoolExecutor(2) as threads:

@@ -11,7 +11,8 @@ from pyspark import cloudpickle
 
 from flight_server.protocol import Compacted, InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.datasource.batch_read import FlightReader, find, plan_versions, with_diff
+from spark_client.changelogs import with_diff
+from spark_client.datasource.batch_read import FlightReader, find, plan_versions
 from spark_client.datasource.source_options import BATCH_READ, SourceOptions
 from spark_client.datasource.spark_schema import spark_struct
 from tests.support.changelog_of_rates import compacted, declare, table

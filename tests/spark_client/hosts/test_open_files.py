@@ -37,10 +37,10 @@ def test_a_forked_child_forgets_what_it_has_used_of_its_parents_things(
     monkeypatch.setattr(open_files, "_POLL_SECONDS", 0.01)
     file = opened(tmp_path / "a")
     users = [threading.Lock()]
-    things.add("a", file, "thing", users[0])
+    things.get("a", lambda: file, lambda _: "thing", users[0])
 
     def child() -> None:
-        assert things.get("a") == "thing"
+        assert things.get("a", lambda: None, str) == "thing"
         users.clear()
         eventually(lambda: is_closed(file), expected=True, deadline_seconds=10)
 

@@ -91,8 +91,15 @@ FRAMES: dict[str, tuple[Callable[[SparkSession, Path], DataFrame], bool]] = {
 }
 
 
+# What may be too large is found in a plan, whatever makes it.
+ALIKE = {"files", "groups", "cached", "an RDD"}
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("name", FRAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.long] if name in ALIKE else []) for name in FRAMES],
+)
 def test_jobs_whose_batches_cannot_be_too_large_run_without_the_limit(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path, name: str
 ) -> None:

@@ -36,7 +36,7 @@ from spark_client.jobs.shares import Shares
 from spark_client.jobs.sealed import TaskWork, report, work_of
 from spark_client.jobs.tasks import Destination, ReadTask, WriteTask
 from spark_client.merge import DatasetRef
-from spark_client.steps import NO_LIMITS, GroupedSide, GroupStage
+from spark_client.steps import NO_LIMITS, GroupedSide, GroupStage, reported, reports_of
 
 schema = pa.schema([("k", pa.int64()), ("v", pa.float64())])
 rows = pa.RecordBatch.from_arrays([array_over(np.arange(90) % 30), array_over(np.arange(90) * 0.5)], schema=schema)
@@ -44,7 +44,8 @@ server = RemoteServer(sys.argv[1])
 generation = server.action("create", CreateRequest("d", Kind.SHUFFLE, partitions=3).encode())["generation"]
 task = WriteTask("d", 3, Declared("rows", schema), ByKeys(("k",), 3))
 destination = Destination(server, generation, (server.location,))
-(row,) = report("d", 0, "17", task.write(destination, iter([rows]), 0, "17"), TaskWork(1, 2, 3)).to_pylist()
+made = report("d", 0, "17", task.write(destination, iter([rows]), 0, "17"), TaskWork(1, 2, 3))
+(row,) = reports_of(reported([made]).column(0).to_pylist())
 assert work_of([row, row]) == TaskWork(2, 4, 6)
 assert [row[name] for name in ("dataset", "producer", "attempt", "rows")] == ["d", 0, "17", 90]
 server.action("seal", SealRequest("d", generation, {0: "17"}).encode())

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from spark_client.placement import murmur3
 from spark_client.placement.hashing import (
     SLICE_ROWS,
-    find_keys,
     partition_ids,
     round_robin_ids,
     round_robin_start,
@@ -200,19 +199,6 @@ def test_times_of_any_unit_are_placed_by_their_microsecond(unit: Callable[[str],
 def test_types_that_spark_cannot_hold_are_refused_by_name(column: pa.Array, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         partition_ids(pa.record_batch([column], names=["k"]), ["k"], 4)
-
-
-def test_a_key_is_an_exact_name_or_else_the_only_one_in_another_case() -> None:
-    schema = pa.schema([("id", pa.int64()), ("ID", pa.int64()), ("Name", pa.string())])
-    assert find_keys(schema, ["ID", "id", "name"]) == [1, 0, 2]
-    with pytest.raises(
-        ValueError, match="'Id' could be any of 2 columns; the columns are 'id', 'ID', 'Name'"
-    ):
-        find_keys(schema, ["Id"])
-    with pytest.raises(ValueError, match="no column is named 'nome'; the columns are 'id', 'ID', 'Name'"):
-        find_keys(schema, ["nome"])
-    with pytest.raises(ValueError, match="could be any of 2 columns"):
-        find_keys(pa.schema([("a", pa.int64()), ("a", pa.string())]), ["a"])
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 2**31])

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from spark_client.servers.partition_sizes import EXACT_SIZES, LARGEST_SIZES, PartitionSizes
+from spark_client.servers.partition_sizes import EXACT_SIZES, LARGEST_SIZES, SealTotals, largest_sizes
+
+COUNTS = {"rows": 1, "frames": 1}
 
 
 def test_sizes_are_the_sums_of_the_answers() -> None:
-    sizes = PartitionSizes(4)
-    sizes.add({"partition_bytes": {"0": 5, "3": 7}})
-    sizes.add({"partition_bytes": {"3": 1}})
+    sizes = SealTotals(4)
+    sizes.add(COUNTS | {"partition_bytes": {"0": 5, "3": 7}})
+    sizes.add(COUNTS | {"partition_bytes": {"3": 1}})
     assert sizes.sizes().tolist() == [5, 0, 0, 8]
 
 
 def test_what_is_not_named_is_spread_and_the_total_is_exact() -> None:
-    sizes = PartitionSizes(4)
-    sizes.add({"partition_bytes": {"2": 1000}, "rest_bytes": 11})
-    sizes.add({"partition_bytes": {"2": 500, "0": 100}, "rest_bytes": 3})
+    sizes = SealTotals(4)
+    sizes.add(COUNTS | {"partition_bytes": {"2": 1000}, "rest_bytes": 11})
+    sizes.add(COUNTS | {"partition_bytes": {"2": 500, "0": 100}, "rest_bytes": 3})
     assert sizes.sizes().tolist() == [104, 4, 1503, 3]
 
 
 def test_servers_name_all_sizes_until_these_are_too_many() -> None:
-    assert PartitionSizes.largest(EXACT_SIZES // 10, 10) is None
-    assert PartitionSizes.largest(EXACT_SIZES // 10, 11) == LARGEST_SIZES
+    assert largest_sizes(EXACT_SIZES // 10, 10) is None
+    assert largest_sizes(EXACT_SIZES // 10, 11) == LARGEST_SIZES

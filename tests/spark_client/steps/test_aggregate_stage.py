@@ -291,7 +291,11 @@ def peak(keys: Sequence[str], wanted: Sequence[tuple[str, str]], directory: str)
     """The most that Arrow holds, and what is spilled, of rows six times the budget of which each key has three."""
     memory = TaskMemory(BUDGET_BYTES, directory)
     partial, final = stages(keys, wanted)
-    random, count, batch_rows = np.random.default_rng(1), 6 * BUDGET_BYTES // 20, 1 << 17
+    random, count, batch_rows = (
+        np.random.default_rng(1),
+        6 * BUDGET_BYTES // 20,
+        87_000,
+    )  # some 2 MiB, as of an exchange
 
     def lifted() -> Iterator[pa.RecordBatch]:
         for _ in range(0, count, batch_rows):

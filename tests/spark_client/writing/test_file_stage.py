@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from flight_server.protocol.errors import InvalidRequest
-from spark_client.steps import Pass
+from spark_client.steps import Pass, reports_of
 from spark_client.writing import FileStage, Place, WrittenFile, file_stage, layout_of
 from spark_client.writing.file_stage import run_starts
 from spark_client.writing.folders import folder_of, texts_of
@@ -45,7 +45,7 @@ def batches(keys: Sequence[str | None], rows: int) -> Iterator[Any]:
 
 def files_of(stage: FileStage, rows: Iterator[Any]) -> list[WrittenFile]:
     reports = list(stage.run(rows, Pass()))
-    return [WrittenFile.of(tuple(row.values())) for each in reports for row in each.to_pylist()]
+    return [WrittenFile.of(each) for batch in reports for each in reports_of(batch.column(0).to_pylist())]
 
 
 def test_a_partition_without_rows_has_no_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from pyarrow import fs
 from pyspark.sql.types import LongType, StructType
 
 from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
-from spark_client.steps import Pass
+from spark_client.steps import Pass, reports_of
 from spark_client.writing import FileStage, ParquetFolder, Place, WrittenFile, folder_write, layout_of
 from spark_client.writing.folder_write import HIDDEN, FolderWrite, Journal
 from spark_client.writing.storage_place import _AT_ONCE
@@ -69,11 +69,11 @@ def staged_files(
 ) -> tuple[FileStage, list[WrittenFile]]:
     """A file for each id, by as many tasks."""
     stage = FileStage(folder.place, write.folder, LAYOUT)
-    files = []
+    files: list[WrittenFile] = []
     for id_ in ids:
         batch = pa.record_batch({"id": pa.array([id_], pa.int64())})
         for report in stage.run(iter([batch]), Pass()):
-            files += [WrittenFile.of(tuple(row.values())) for row in report.to_pylist()]
+            files += map(WrittenFile.of, reports_of(report.column(0).to_pylist()))
     return stage, files
 
 

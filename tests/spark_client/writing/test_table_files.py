@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from flight_server.protocol.errors import AlreadyExists, Conflict, InvalidRequest
-from spark_client.steps import Pass
+from spark_client.steps import Pass, reports_of
 from spark_client.writing import DeltaFiles, FileStage, IcebergFiles, WrittenFile
 from spark_client.writing.folder_write import HIDDEN, FolderWrite
 from spark_client.writing.table_files import TableFiles
@@ -107,7 +107,8 @@ def staged(
     stage = FileStage(files.place, files.folder(write), layout)
     in_order = sorted(rows, key=lambda row: (row[1] is not None, row[1]))
     reports = stage.run(iter([batch_of(in_order)]), Pass()) if rows else iter(())
-    return stage, [WrittenFile.of(tuple(row.values())) for each in reports for row in each.to_pylist()]
+    texts = [text for batch in reports for text in batch.column(0).to_pylist()]
+    return stage, [*map(WrittenFile.of, reports_of(texts))]
 
 
 def written(

@@ -6,4 +6,4 @@ A run knows rows, versions and diffs, and no keep rule.
 from .layout import Layout, is_encoded
 from .run import MAX_HASH, Block, Counts, Damaged, MemoryRun, Run, of_block, to_block
 from .run_files import RunFile, RunFolder
-from .updates import DELETE, Updates, rows_at
+from .updates import DELETE, Numbers, Updates, rows_at

@@ -19,6 +19,8 @@ from flight_server.protocol import (
 )
 
 SIMPLE_COLUMNS = 64
+FEW_ROWS = 256
+FEW_BYTES = 64 << 10
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
@@ -86,6 +88,10 @@ class Layout:
         of lists or structs.
         """
         return len(self.schema) <= SIMPLE_COLUMNS and not any(is_nested(field.type) for field in self.schema)
+
+    def are_few(self, rows: int, size_bytes: int) -> bool:
+        """Whether so many are sorted or encoded in the event loop: a thread would take about as long to begin."""
+        return rows <= FEW_ROWS and size_bytes <= FEW_BYTES and self.is_simple
 
     @cached_property
     def keys_differ_in_hash(self) -> bool:

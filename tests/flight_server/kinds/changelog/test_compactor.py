@@ -210,6 +210,27 @@ def test_quiet_rows_become_one_file_also_while_memory_is_short(tmp_path: Path, c
         assert [run.rows for run in engine.changelog.contents.runs] == [20_000]
 
 
+def test_the_base_of_an_idle_changelog_leaves_memory_when_that_is_short(tmp_path: Path, clock: Clock) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        put(engine, range(100), 1)
+        pass_time(engine, clock, 30.0)
+        assert engine.changelog.contents.bases.in_memory
+        assert not engine.changelog.contents.recent
+        limit_bytes = engine.store.memory.limit_bytes or 0
+        room = engine.store.memory.reserve(limit_bytes)  # of other changelogs
+        engine.store.short()
+        pass_time(engine, clock, 1.0)
+        assert isinstance(engine.changelog.contents.bases.ranges[0].base, RunFile)
+        room.shrink(limit_bytes // 4)
+        put(engine, range(100), 2)
+        pass_time(engine, clock, 30.0)
+        assert not engine.changelog.contents.bases.in_memory, "not while memory is more than half full"
+        room.free()
+        put(engine, range(100), 3)
+        pass_time(engine, clock, 30.0)
+        assert engine.changelog.contents.bases.in_memory
+
+
 @pytest.mark.parametrize("held", [None, 2])
 def test_a_fold_in_memory_has_all_commits_that_it_says_to_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int | None

@@ -307,7 +307,7 @@ def test_memory_goes_to_a_file_when_it_is_short_or_the_records_have_much(
     for _ in range(2):
         of.assert_keys([1, 2])
     for is_short in (False, short):
-        amounts = Amounts(of.contents, 0, of.rule, short=is_short)
+        amounts = Amounts(of.contents, 0, of.rule, free=0.0 if is_short else 1.0)
         amounts.count()
         assert is_short or plans(amounts, 0) == (None, None)
     found, _ = plans(amounts, records_bytes)

@@ -232,9 +232,8 @@ async def test_a_pull_that_finds_the_source_changed_asks_for_a_new_generation(
     if change is None:
         served.source.first = 1
     else:
-        served.source.failing[0] = copy(
-            change
-        )  # the parameter outlives the test, and a traceback holds the dataset
+        # The parameter outlives the test, and a traceback holds the dataset.
+        served.source.failing[0] = copy(change)
     with pytest.raises(SourceUnavailable, match="new generation"):
         await served.numbers()
     await served.until(lambda: served.renewed == 1)
