@@ -250,6 +250,7 @@ class Subscription(Generic[T]):
     position: int = field(init=False)
     _cause: FlightShuffleError | None = field(default=None, init=False)
     _closed: bool = field(default=False, init=False)
+    _waits: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.position = self.start
@@ -301,7 +302,11 @@ class Subscription(Generic[T]):
         """Return at once if ``next_run`` would not block, else at the queue's next change. Cancelling is safe."""
         queue = self._queue
         if not (self.position < queue._length or queue.ended or self._closed or self.position == self.stop):
-            await queue._changes.next()
+            self._waits = True
+            try:
+                await queue._changes.next()
+            finally:
+                self._waits = False
 
     def end(self, cause: FlightShuffleError) -> None:
         """Close it; its reader's next call raises a fresh copy of the cause."""
@@ -313,4 +318,5 @@ class Subscription(Generic[T]):
         if not self._closed:
             self._closed = True
             self._queue._subscriptions.pop(self, None)
-            self._queue._changes.tell()
+            if self._waits:  # a reader that leaves by itself wakes none of the others
+                self._queue._changes.tell()

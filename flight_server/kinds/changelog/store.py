@@ -196,7 +196,11 @@ class ChangelogKind(DatasetKind):
         for changelog in self:
             if changelog.state is ChangelogState.CLOSED:
                 changelog.empty()
-        held = [each for each in self if not any(going.in_memory for going in each.working)]
+        held = [
+            each
+            for each in self
+            if each.state is ChangelogState.OPEN and not any(going.in_memory for going in each.working)
+        ]
         if held:
             self.compactor.poke(max(held, key=lambda changelog: changelog.memory_bytes))
 

@@ -6,6 +6,7 @@ Waiting and waking, which need a loop, are in ``test_broadcast_schedules``.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from contextlib import closing
@@ -227,6 +228,26 @@ async def test_a_subscription_with_a_stop_ends_before_that_item_open_closed_or_r
             take_one(reader)
     with closing(queue.subscribe(4, 9)) as short:
         assert short.lag_bytes == 0
+
+
+async def test_a_reader_that_leaves_wakes_no_other_one_and_one_that_is_ended_wakes() -> None:
+    queue = kept_queue(1)
+    with closing(queue.subscribe()) as waiting, closing(queue.subscribe()) as ended:
+        waits = asyncio.ensure_future(waiting.wait())
+        await asyncio.sleep(0)
+        for _ in range(3):
+            queue.subscribe().close()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert not waits.done()
+        ends = asyncio.ensure_future(ended.wait())
+        await asyncio.sleep(0)
+        ended.end(ProducerFailed("evicted"))
+        async with asyncio.timeout(20):
+            await ends
+        queue.publish(1, 10)
+        async with asyncio.timeout(20):
+            await waits
 
 
 def test_a_failure_releases_every_item_at_once() -> None:
