@@ -31,7 +31,7 @@ from flight_server.memory import MemoryPool
 from flight_server.protocol import PartitionFailed
 from spark_client.connection import ForkedProcess, Timeouts
 from spark_client.lanes import Batch, BatchBurst
-from spark_client.spill import Parking, Place, Scratch
+from spark_client.spill import Parked, Scratch
 
 from .merge_queue import WAIT, Held, MergeQueue, Meter, Nothing
 
@@ -39,7 +39,7 @@ DEFAULT_BUDGET_BYTES = 256 << 20
 OPEN_STREAMS = 64
 SLICE_SECONDS = 0.5
 
-Item = Held[BatchBurst] | list[Place]
+Item = Held[BatchBurst] | Parked
 Order = Literal["arrival", "stream"]
 
 
@@ -147,13 +147,13 @@ class StreamThreads:
             self._check_schema(stream, schema)
             with self.changed:
                 self.changed.notify_all()
-            meter, parking = Meter(self.pool, schema), Parking(self.scratch)
+            meter = Meter(self.pool, schema)
             line = first = index if self._is_by_stream else 0
             while (burst := stream.read_burst()) is not None:
                 if line != first + burst.part:
                     self._end(line, first + burst.part)
                     line = first + burst.part
-                if not self._store(line, burst, meter, parking):
+                if not self._store(line, burst, meter):
                     return
                 # Else this thread would keep the burst while it waits for the next.
                 del burst
@@ -181,7 +181,7 @@ class StreamThreads:
         if not schema.equals(self.schema):
             raise PartitionFailed(f"{stream.name} has another schema than the streams before it")
 
-    def _store(self, line: int, burst: BatchBurst, meter: Meter, parking: Parking) -> bool:
+    def _store(self, line: int, burst: BatchBurst, meter: Meter) -> bool:
         """Queue the burst, in RAM or on disk. False: the merge has ended."""
         own_bytes, shared = meter.weigh(burst)
         queue = self.queue
@@ -198,7 +198,7 @@ class StreamThreads:
                     self.changed.notify_all()
                 return True
         # Outside the lock: the disk must delay neither the consumer nor the threads whose bursts fit in RAM.
-        parked = [parking.park(batch) for batch in burst.batches]
+        parked = self.scratch.park(burst.batches)
         with self.changed:
             if queue.push(line, parked):
                 self.changed.notify_all()
@@ -246,7 +246,7 @@ class StreamThreads:
             return False
         # Not the item itself: it would keep batches alive after they were handed out.
         accounts = item.accounts if isinstance(item, Held) else ()
-        for batch in item.item.batches if isinstance(item, Held) else list(self.scratch.read(item)):
+        for batch in item.item.batches if isinstance(item, Held) else self.scratch.read(item):
             self.ready.append((batch, accounts))
         if queue.broken:
             # Not ``ended``: another consumer may see the end first.

@@ -3,4 +3,4 @@
 from .external_sort import sorted_batches
 from .gathered import Gathered, TaskMemory, cut, fit, pieces, reading_budget, row_weights, writing_budget
 from .key_windows import KeyHashes, Rows, Window, windows
-from .scratch import Parking, Place, Scratch
+from .scratch import Parked, Scratch

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from spark_client.arrow import NumberedRows, SortCodes, SortKey, picked, together
 
 from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, fit, piece_bytes, pieces, row_weights
-from .scratch import Parking, Place, Scratch
+from .scratch import Parked, Scratch, SharedHead
 
 _LEAST_BYTES = 64 << 10
 _MOST_BYTES = 1 << 30
@@ -55,7 +55,7 @@ class Runs:
         self._keys = keys
         self._memory = memory
         self._scratch = Scratch(memory.scratch_dir, memory=memory)
-        self._shared = Parking(self._scratch)
+        self._shared = SharedHead(self._scratch)
         self._runs: list[_Run] = []
         self._block_bytes = min(max(memory.budget_bytes // 512, _LEAST_BYTES), OUT_BYTES)
 
@@ -146,14 +146,14 @@ class _Run:
 
     def __init__(self, scratch: Scratch, keys: Sequence[SortKey]) -> None:
         self._keys = keys
-        self.parked: deque[Place] = deque()
-        self._reading = scratch.read(_popped(self.parked))
+        self.parked: deque[tuple[Parked, Parked]] = deque()
+        self._reading = scratch.read_each(_popped(self.parked))
         self.blocks: deque[_Block] = deque()
         self.largest_bytes = 1
         self._most_rows = 0
 
-    def append(self, parked: Place, rows: int, weight: int) -> None:
-        """Add a block that ``Parking`` has written."""
+    def append(self, parked: tuple[Parked, Parked], rows: int, weight: int) -> None:
+        """Add a block that ``SharedHead`` has written."""
         self.parked.append(parked)
         self.largest_bytes = max(self.largest_bytes, weight)
         self._most_rows = max(self._most_rows, rows)
@@ -182,7 +182,7 @@ class _Run:
             yield self.blocks.popleft()
 
 
-def _popped(parked: deque[Place]) -> Iterator[Place]:
+def _popped(parked: deque[tuple[Parked, Parked]]) -> Iterator[tuple[Parked, Parked]]:
     while parked:
         yield parked.popleft()
 

@@ -62,7 +62,7 @@ from spark_client.arrow import (
 )
 
 from .gathered import ROW_BYTES, Gathered, TaskMemory, cut, fit
-from .scratch import Parked, Parking, Scratch
+from .scratch import Parked, Scratch, SharedHead
 
 KeyHashes = Callable[[pa.RecordBatch], NDArray[np.uint64]]
 
@@ -131,7 +131,7 @@ class HashFile:
     def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
         self.hashes = hashes
         self._scratch = Scratch(memory.scratch_dir, memory=memory)
-        self._shared = [Parking(self._scratch) for _ in hashes]
+        self._shared = [SharedHead(self._scratch) for _ in hashes]
         self._last: list[_Last | None] = [None for _ in hashes]
         self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
         self.portion_bytes = memory.budget_bytes // _PORTIONS
@@ -176,7 +176,7 @@ class HashFile:
         Raises:
             CorruptFrame: the file's bytes are not those that were written.
         """
-        return self._scratch.read((extent.head, extent.parked) for extent in extents)
+        return self._scratch.read_each((extent.head, extent.parked) for extent in extents)
 
 
 class HashLists:

@@ -1,14 +1,15 @@
 """A local file for the batches that do not fit a merge's memory budget.
 
-Guarantee: what :meth:`Scratch.read` gives of the places where batches were parked equals them, dictionaries included.
-The disk is free again after the process has ended in any way.
+Guarantee: ``read(park(batches))`` equals ``batches``, dictionaries included. The disk is free again after the process
+has ended in any way.
 
 Format
     A scratch is a sequence of *segments*: files without a name, of about ``segment_bytes``. A segment is a sequence
-    of *extents*, written one after the other and never changed. An extent is valid when its :class:`Parked` exists,
-    which is made after the last byte was written. It has no checksum, because it does not outlive this process.
-    An Arrow IPC stream of batches with the same dictionaries is in several extents: a *head* with the schema and the
-    dictionaries, and one with a record batch for each of those that follow it.
+    of *extents*, written one after the other and never changed. An extent is one complete Arrow IPC stream (schema,
+    dictionaries, record batches, end marker). It is valid when its :class:`Parked` exists, which is made after the
+    last byte was written. It has no checksum, because it does not outlive this process.
+    Of rows with the same dictionaries the stream may also be in several extents (:class:`SharedHead`): a *head* with
+    the schema and the dictionaries, and one with a record batch for each of those that follow it.
 
 Who holds the data
     A ``Parked`` refers to its segment, and a segment's last reference closes its file. So disk space is freed segment
@@ -24,7 +25,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import itemgetter
@@ -82,19 +83,16 @@ class _Extents:
 
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The place of one extent, which stays on the disk as long as this object."""
+    """The place of one ``park``'s batches, which stay on the disk as long as this object."""
 
     segment: _Segment
     offset: int
     size_bytes: int
-
-
-Place = tuple[Parked, Parked]
-"""Of a batch: its head, which others may have, too, and its rows."""
+    batches: int
 
 
 class Scratch:
-    """The scratch of one merge. Threads write one at a time, by a :class:`Parking` for each stream of batches.
+    """The scratch of one merge.
 
     Args:
         directory: None for the system's temporary directory (``TMPDIR``). First used when a batch is parked.
@@ -118,8 +116,21 @@ class Scratch:
         self._closed = False
         self.written_bytes = 0
 
-    def append(self, pieces: list[memoryview]) -> Parked:
-        """Write one extent. Raises as :meth:`Parking.park`."""
+    def park(self, batches: Sequence[pa.RecordBatch]) -> Parked:
+        """Write batches of one schema, at least one, and their dictionaries. Threads write one at a time.
+
+        Raises:
+            OutOfBudget: the file cannot be written.
+            ValueError: the scratch is closed.
+        """
+        gather = KeptBuffers()
+        with pa.ipc.new_stream(pa.PythonFile(gather, mode="w"), batches[0].schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return self._append(gather.take(), len(batches))
+
+    def _append(self, pieces: list[memoryview], batches: int) -> Parked:
+        """Write one extent. The same errors as ``park``."""
         size_bytes = sum(map(len, pieces))
         with self._lock:
             if self._closed:
@@ -143,17 +154,30 @@ class Scratch:
             self.written_bytes += size_bytes
             if self._memory is not None:
                 self._memory.spilled_bytes += size_bytes
-        return Parked(segment, offset, size_bytes)
+        return Parked(segment, offset, size_bytes, batches)
 
-    def read(self, places: Iterable[Place]) -> Iterator[pa.RecordBatch]:
-        """The batches of these places, one by one. A head is read once for those that follow it; these share its
-        dictionaries, and each has other memory of its own. Takes no lock; twice is fine. Raises CorruptFrame: the
-        file's bytes are not those that were written.
+    def read(self, parked: Parked) -> list[pa.RecordBatch]:
+        """The batches, in one new buffer. Takes no lock; twice is fine. Raises CorruptFrame: the file's bytes are not
+        those that were written.
         """
-        for head, group in groupby(places, key=itemgetter(0)):
-            yield from self._read_after(head, (rows for _, rows in group))
+        try:
+            with pa.ipc.open_stream(_bytes_of(parked)) as reader:
+                batches = list(reader)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise CorruptFrame(
+                f"a batch cannot be read back from the scratch file in {self.directory}: {error}"
+            ) from error
+        if len(batches) != parked.batches:
+            # Arrow's decoder takes zeros for the end of the stream.
+            raise CorruptFrame(
+                f"{len(batches)} of {parked.batches} batches came back from the scratch file in {self.directory}"
+            )
+        return batches
 
-    def _read_after(self, head: Parked, rows: Iterable[Parked]) -> Iterator[pa.RecordBatch]:
+    def read_after(self, head: Parked, rows: Iterable[Parked]) -> Iterator[pa.RecordBatch]:
+        """The batches that were parked with this head (:class:`SharedHead`), one by one; they share its dictionaries.
+        Each has memory of its own. Raises CorruptFrame.
+        """
         extents = _Extents(chain([head], rows))
         count = 0
         try:
@@ -167,10 +191,15 @@ class Scratch:
                 f"a batch cannot be read back from the scratch file in {self.directory}: {error}"
             ) from error
         if count + 1 != extents.count:
-            # Arrow's decoder takes zeros for the end of the stream.
+            # As in read.
             raise CorruptFrame(
                 f"{count} of {extents.count - 1} batches came back from the scratch file in {self.directory}"
             )
+
+    def read_each(self, places: Iterable[tuple[Parked, Parked]]) -> Iterator[pa.RecordBatch]:
+        """The batches of these heads and rows; a head is read once for those that follow it. As :meth:`read_after`."""
+        for head, group in groupby(places, key=itemgetter(0)):
+            yield from self.read_after(head, (rows for _, rows in group))
 
     def close(self) -> None:
         """Refuse new batches. Parked batches stay readable; twice is fine."""
@@ -179,9 +208,9 @@ class Scratch:
             self._current = None
 
 
-class Parking:
+class SharedHead:
     """Parks batches of one schema, whose dictionaries are written once for all that have the same, one after the other.
-    It keeps the dictionaries of the last batch in RAM. Not thread-safe.
+    It keeps the dictionaries of the last batch in RAM.
     """
 
     def __init__(self, scratch: Scratch) -> None:
@@ -190,23 +219,18 @@ class Parking:
         self._writer: Any = None
         self._head: Parked | None = None
 
-    def park(self, rows: pa.RecordBatch) -> Place:
-        """Write a batch.
-
-        Raises:
-            OutOfBudget: the file cannot be written.
-            ValueError: the scratch is closed.
-        """
+    def park(self, rows: pa.RecordBatch) -> tuple[Parked, Parked]:
+        """The extents of the head, which may be that of earlier batches, and of the rows. Raises as Scratch.park."""
         self._gather.take()  # of a write that failed
         head, written = self._head, None if self._head is None else self._written(rows)
         if head is None or written is None:
             self._head = None
             self._writer = pa.ipc.new_stream(pa.PythonFile(self._gather, mode="w"), rows.schema)
             self._writer.write_batch(rows.slice(0, 0))
-            head = self._head = self._scratch.append(self._gather.take())
+            head = self._head = self._scratch._append(self._gather.take(), 1)
             written = self._written(rows)
             assert written is not None
-        return head, self._scratch.append(written)
+        return head, self._scratch._append(written, 1)
 
     def _written(self, rows: pa.RecordBatch) -> list[memoryview] | None:
         """Arrow's bytes; None if other dictionaries are before them."""

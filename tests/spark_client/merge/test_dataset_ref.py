@@ -15,7 +15,8 @@ from flight_server.protocol import REUSE_CONNECTION, NotFound
 from spark_client.connection import RemoteServer
 from spark_client.jobs import Shuffles
 from spark_client.merge import DatasetRef
-from spark_client.spill import Parking, TaskMemory
+from spark_client.spill import TaskMemory
+from spark_client.spill.scratch import Scratch
 from tests.support.driver_datasets import write_dataset
 from tests.support.server_process import ServerProcess
 
@@ -76,15 +77,15 @@ def test_what_a_merge_parks_on_disk_is_counted_in_the_tasks_memory(
 ) -> None:
     rows = pa.record_batch({"n": np.arange(1 << 17)})
     source = write_dataset(shuffles, "large", rows.schema, 1, {0: [rows] * 12})
-    park, parked = Parking.park, threading.Event()
+    park, parked = Scratch.park, threading.Event()
 
-    def seen(parking: Parking, batch: Any) -> Any:
+    def seen(scratch: Scratch, batches: Any) -> Any:
         try:
-            return park(parking, batch)
+            return park(scratch, batches)
         finally:
             parked.set()
 
-    monkeypatch.setattr(Parking, "park", seen)
+    monkeypatch.setattr(Scratch, "park", seen)
     memory = TaskMemory()
     # Less than one message: of several that the task has not asked for, one is held.
     batches = replace(source, most_bytes=1).read(0, memory)
