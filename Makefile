@@ -4,6 +4,7 @@
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEPENDENCIES := $(VENV)/dependencies.stamp
+UV_INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement
 PROJECT := $(VENV)/project.stamp
 # Prints JAVA_HOME; installs a JRE when it may, or says in one sentence what to install.
 JAVA := $(BIN)/python -m tests.support.java --install
@@ -144,11 +145,12 @@ $(PROJECT): pyproject.toml $(DEPENDENCIES)
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# By uv, of the version that the lock names, in a third of pip's time; by pip where only its settings name an index.
+# By uv, of the version that the lock names, in a third of pip's time; by pip where only its settings name an index. First
+# from uv's cache alone: it builds sources anew, PySpark's for most of a minute, where the index does not say their age.
 $(DEPENDENCIES): requirements-dev.lock | $(BIN)/python
 	@awk '/^[^ #]/ { of_uv = /^uv==/ } of_uv' $< > $(VENV)/uv.lock
 	@$(BIN)/pip install --quiet --require-hashes --requirement $(VENV)/uv.lock
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement $< || \
+	@$(UV_INSTALL) $< --offline 2> $(VENV)/uv.txt || $(UV_INSTALL) $< || \
 		$(BIN)/pip install --quiet --require-hashes --requirement $<
 	@touch $@
 
