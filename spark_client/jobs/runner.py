@@ -275,13 +275,15 @@ def start_ahead() -> None:
     Python, by a job of one empty task, and load the classes that plan a query. Once for an application. What fails is
     left to that job.
     """
-    spark: Any = SparkSession.getActiveSession()
-    if spark is None or not is_pinned(spark) or not str(spark.sparkContext.master).startswith("local"):
-        return
-    context = spark.sparkContext
-    if context not in _started:
-        _started.add(context)
-        threading.Thread(target=_start, args=(spark,), name="starts Spark's workers", daemon=True).start()
+    # Also of a session whose JVM is gone: the caller's server starts all the same.
+    with suppress(Exception):
+        spark: Any = SparkSession.getActiveSession()
+        if spark is None or not is_pinned(spark) or not str(spark.sparkContext.master).startswith("local"):
+            return
+        context = spark.sparkContext
+        if context not in _started:
+            _started.add(context)
+            threading.Thread(target=_start, args=(spark,), name="starts Spark's workers", daemon=True).start()
 
 
 def _start(spark: Any) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_client.arrow import Declared
 from spark_client.connection import Reading, RemoteServer
 from spark_client.jobs import InTurn, ReadTask, Shares, TaskNumbers, WriteTask
 from spark_client.jobs.job import Job, Target
-from spark_client.jobs.runner import reports_of_driver
+from spark_client.jobs.runner import reports_of_driver, start_ahead
 from spark_client.jobs.tasks import DECODED_TIMES, Destination
 
 SCHEMA = pa.schema({"n": pa.int64()})
@@ -104,3 +105,11 @@ def test_the_driver_writes_to_servers_of_executors_that_it_knows(written: Writte
 def test_where_executors_come_and_go_tasks_write(written: Written) -> None:
     assert run(target(1, allocates="true"), executors=EXECUTORS) is None
     assert written == []
+
+
+def test_a_session_without_its_jvm_stops_no_server_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> Any:
+        raise ConnectionError("the JVM has ended")
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", gone)
+    start_ahead()
