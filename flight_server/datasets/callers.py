@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flight_server.access import Operation, Permission, Principal, Resource
 from flight_server.protocol import Forbidden, InvalidRequest, Ticket
@@ -120,7 +121,7 @@ class Caller:
         permission = self.operation.permission
         shown: Callable[[str], bool] = self.principal.sees
         if isinstance(permission, Permission):
-            shown = lambda name: self.principal.may(permission, name)  # noqa: E731  # beside the other one
+            shown = partial(self.principal.may, permission)
         return [each for each in datasets if shown(each.name)]
 
     def seen(self, datasets: list[Dataset]) -> list[Dataset]:
