@@ -94,8 +94,10 @@ def test_a_rule_makes_of_pieces_what_it_makes_of_whole_keys(
         rows = [piece.where(piece.diffs != DELETE) for piece in [*left, compacted(whole, after, rule)]]
         assert listed(Updates.in_order(layout, rows[:-1])) == listed(rows[-1])
         kept = of_pieces(upto, lambda piece, totals: shown(piece, None, upto, rule, totals))
-        there = shown(whole, None, upto, rule)
-        assert sum((keep_model.collection(each) for each in kept), Counter()) == keep_model.collection(there)
+        of_whole = shown(whole, None, upto, rule)
+        assert sum((keep_model.collection(each) for each in kept), Counter()) == keep_model.collection(
+            of_whole
+        )
 
 
 def read(view: View, after: int | None) -> list[str]:

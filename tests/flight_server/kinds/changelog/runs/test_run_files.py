@@ -35,12 +35,12 @@ POOL = MemoryPool(None)
 each_key = st.tuples(st.sampled_from([0, 1, 7, 2**63, MAX_HASH]), st.integers(1, 5), st.sampled_from([-1, 1]))
 
 
-def with_hashes(found: list[tuple[int, int, int]]) -> Updates:
+def with_hashes(keys: list[tuple[int, int, int]]) -> Updates:
     """Updates with these hashes, versions and diffs; each hash is a key."""
-    found = sorted(found)
-    hashes = np.array([hash_ for hash_, _, _ in found], np.uint64)
-    versions, diffs = (np.array([each[place] for each in found], np.int64) for place in (1, 2))
-    none = pa.nulls(len(found), pa.list_(pa.int8()))
+    keys = sorted(keys)
+    hashes = np.array([hash_ for hash_, _, _ in keys], np.uint64)
+    versions, diffs = (np.array([each[place] for each in keys], np.int64) for place in (1, 2))
+    none = pa.nulls(len(keys), pa.list_(pa.int8()))
     rows = [pa.array([str(hash_) for hash_ in hashes], pa.string()), pa.array(versions), none]
     return Updates(LAYOUT, pa.RecordBatch.from_arrays(rows, schema=LAYOUT.schema), hashes, versions, diffs)
 
@@ -52,16 +52,16 @@ def written(directory: Path, updates: Updates) -> RunFile:
     return file.finish()
 
 
-def found_in(path: Path, of: RunFile, version: int | None = None) -> RunFile:
+def reopened(path: Path, of: RunFile, version: int | None = None) -> RunFile:
     blocks = json.loads(json.dumps(of.blocks))
     return RunFile.opened(run_folder(path.parent, POOL), LAYOUT, path.name, version, blocks)
 
 
 @given(st.lists(each_key, max_size=20), st.sampled_from([1, 3, 100]), st.data())
 def test_a_file_says_what_memory_says(
-    found: list[tuple[int, int, int]], rows: int, data: st.DataObject
+    keys: list[tuple[int, int, int]], rows: int, data: st.DataObject
 ) -> None:
-    updates = with_hashes(found)
+    updates = with_hashes(keys)
     memory = memory_run(updates)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         patch.setattr(run_files, "BLOCK_ROWS", rows)
@@ -123,7 +123,7 @@ def test_a_file_that_was_just_counted_gives_that_answer_and_says_when_it_counts_
 
 def test_a_file_of_a_large_put_has_one_version(tmp_path: Path) -> None:
     put = written(tmp_path, with_hashes([(1, 0, 1), (5, 0, -1)]))
-    file = found_in(put.path, put, version=0)
+    file = reopened(put.path, put, version=0)
     assert file.between(0, MAX_HASH).versions.tolist() == [0, 0], "it is read before its commit, too"
     file.commit(7)
     assert (file.first_version, file.last_version) == (7, 7)
@@ -147,7 +147,7 @@ def test_a_file_that_is_kept_stays_and_says_whose_it_is(tmp_path: Path) -> None:
     file.keep = True
     path, size_bytes = file.path, file.size_bytes
     assert POOL.used_bytes == size_bytes == path.stat().st_size
-    again = found_in(path, file)
+    again = reopened(path, file)
     del file
     header = read_header(path)
     assert header is not None
@@ -181,14 +181,14 @@ def test_a_file_whose_bytes_changed_is_damaged(tmp_path: Path) -> None:
     for place in range(0, len(whole), 7):
         changed.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         try:
-            found = listed(found_in(changed, file).between(0, MAX_HASH))
+            rows = listed(reopened(changed, file).between(0, MAX_HASH))
         except Damaged:
             continue
-        assert found == listed(updates), "only padding and the header are not covered by a checksum"
+        assert rows == listed(updates), "only padding and the header are not covered by a checksum"
     for length in (0, 5, len(whole) - 1):
         changed.write_bytes(whole[:length])
         with pytest.raises(Damaged):
-            found_in(changed, file)
+            reopened(changed, file)
 
 
 def test_a_writer_whose_pool_is_full_leaves_nothing(tmp_path: Path) -> None:
