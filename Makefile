@@ -148,6 +148,7 @@ $(PROJECT): pyproject.toml $(DEPENDENCIES)
 # By uv, of the version that the lock names, in a third of pip's time; by pip where only its settings name an index. First
 # from uv's cache alone: it builds sources anew, PySpark's for most of a minute, where the index does not say their age.
 $(DEPENDENCIES): requirements-dev.lock | $(BIN)/python
+	@echo "Installing $< into $(VENV), which takes a minute or two the first time"
 	@awk '/^[^ #]/ { of_uv = /^uv==/ } of_uv' $< > $(VENV)/uv.lock
 	@$(BIN)/pip install --quiet --require-hashes --requirement $(VENV)/uv.lock
 	@$(UV_INSTALL) $< --offline 2> $(VENV)/uv.txt || $(UV_INSTALL) $< || \
