@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +34,7 @@ from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 MANY_ROWS, OTHER_ROWS = 5_000, 100_000
+SOME_ROWS, GIVEN_UP, GIVEN_UP_SECONDS = 500, 40, 0.0004
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["in memory", "spilled"])
@@ -99,6 +101,21 @@ def test_exactly_the_accepted_rows_are_one_version(client: ShuffleClient, server
     assert (sealed["version"], sealed["rows"]) == (1, 2 * MANY_ROWS)
     assert sorted(row[1] for row in rows(client, "rates")) == list(range(MANY_ROWS, 3 * MANY_ROWS))
     assert client.statistics()["staged"]["count"] == 0
+
+
+def test_a_seal_that_is_given_up_at_any_moment_and_repeated_makes_one_version(
+    client: ShuffleClient, server: RemoteServer
+) -> None:
+    """The append goes on without its call, or has not begun: a version without its answer would come twice."""
+    for version in range(1, GIVEN_UP + 1):
+        generation = stage(server, f"given-up-{version}", many(0).schema)
+        put(server, generation, 0, "a", many(version * SOME_ROWS, SOME_ROWS))
+        request = SealRequest("rates", generation, {0: "a"}).encode()
+        with suppress(FlightShuffleError):
+            server.action("seal", request, version * GIVEN_UP_SECONDS, once=True)
+        assert seal(server, generation, {0: "a"})["version"] == version
+    numbers = sorted(row[1] for row in rows(client, "rates"))
+    assert numbers == list(range(SOME_ROWS, (GIVEN_UP + 1) * SOME_ROWS))
 
 
 def test_a_seal_that_is_repeated_or_made_twice_at_once_makes_one_version(
