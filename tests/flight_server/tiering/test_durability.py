@@ -25,6 +25,7 @@ from tests.support.sealing import (
     files,
     frame,
     frames_of,
+    hold_commit,
     publish,
     restarted,
     seal,
@@ -56,6 +57,23 @@ async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: No
         node.durability.persist(dataset, [1], lambda: None),
     )
     assert committed(tmp_path) == [dataset.generation]
+
+
+async def test_frames_and_dictionaries_are_synced_before_their_rows_are_committed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    words = dictionary(b"words", 0, pool=node.budget.frames)
+    state = NO_DICTIONARIES.replaced(7, words, delta=False)
+    dataset.begin_stream(0).publish(frame(node, b"batch", state))
+    held = hold_commit(node, monkeypatch)
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
+    await held.reached()
+    assert words.slice is not None
+    for segment in {*dataset.partition(0).table.segments(), words.slice.segment}:
+        assert segment.synced_bytes == segment.size_bytes > 0
+    held.go_on()
+    await sealing
 
 
 async def test_a_file_that_lacks_the_end_of_a_frame_is_put_aside_by_the_next_start(
