@@ -16,7 +16,7 @@ Recent runs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -183,11 +183,11 @@ class Contents:
 
     def committed(self, runs: Sequence[Run]) -> Contents:
         """With runs of new versions."""
-        return replace(self, recent=(*self.recent, *runs))
+        return Contents(self.bases, (*self.recent, *runs))
 
     def rewritten(self, runs: Sequence[Run], by: Sequence[Run]) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
-        return replace(self, recent=(*by, *(run for run in self.recent if run not in runs)))
+        return Contents(self.bases, (*by, *(run for run in self.recent if run not in runs)))
 
     def folded(self, by: Sequence[Range]) -> Contents:
         """With these ranges in the place of those that they cover. Recent runs of which all rows are dead go."""
@@ -200,4 +200,4 @@ class Contents:
             first, last = bases.numbers_of(np.array(run.ends(), np.uint64)).tolist()
             if run.last_version > bases.sinces[first : last + 1].min():
                 recent.append(run)
-        return replace(self, bases=bases, recent=tuple(recent))
+        return Contents(bases, tuple(recent))
