@@ -187,7 +187,10 @@ class Contents:
 
     def rewritten(self, runs: Sequence[Run], by: Sequence[Run]) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
-        return Contents(self.bases, (*by, *(run for run in self.recent if run not in runs)))
+        recent = [*by, *(run for run in self.recent if run not in runs)]
+        # Then the updates of one key are mostly sorted as soon as those of all runs are joined.
+        recent.sort(key=lambda run: run.first_version)
+        return Contents(self.bases, tuple(recent))
 
     def folded(self, by: Sequence[Range]) -> Contents:
         """With these ranges in the place of those that they cover. Recent runs of which all rows are dead go."""
