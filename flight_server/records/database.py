@@ -10,10 +10,10 @@ Files
     the file, it is cut, a few pages at a time while no change waits.
 
 Commits
-    The changes that wait are one transaction, each within a savepoint if they are several: each statement costs the
-    interpreter's lock twice, for which a busy event loop lets the thread wait. A change that raises is taken back
-    alone. If the transaction finds no room, its changes are tried once more one by one, so that a large one does not refuse
-    small ones; another error of the disk refuses all.
+    The changes that wait are one transaction, each within a savepoint if they are several: with each statement the
+    thread gives back the interpreter's lock, which a busy event loop then keeps for some time. A change that raises is
+    taken back alone. If the transaction finds no room, its changes are tried once more one by one, so that a large one
+    does not refuse small ones; another error of the disk refuses all.
 
     A COMMIT that failed may lie in the log, where a crash would make it count, unless it was not even written. So the
     thread writes again, before it answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which
@@ -382,8 +382,8 @@ class _Waiting:
         return self._done is not None and self._done.set_running_or_notify_cancel()
 
     def make(self, connection: sqlite3.Connection, *, alone: bool) -> None:
-        """Make the change; nothing of it is there if it raises. ``alone``: the transaction has no other one. Raises what
-        refuses the whole transaction.
+        """Make the change; nothing of it is there if it raises. ``alone``: it is the transaction's only one. Raises
+        what refuses the whole transaction.
         """
         assert self._change is not None
         self._result = self._error = None

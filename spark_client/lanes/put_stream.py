@@ -5,10 +5,10 @@ server's sentence if it sent one, and ends the stream. The rows that a ``shuffle
 without ``commit`` (an exception, a killed process) are never visible. The lane does not change the stored frames.
 
 When batches travel
-    No reader sees a shuffle's batch before the seal, nor a changelog's before the commit, so on the bulk lane small ones
-    may wait for later ones (up to 64 KiB, until the commit at the latest). Any other batch has been sent when ``write``
-    returns. The stream keeps no reference to a batch: an iterable may overwrite its memory when it is asked for the
-    next one.
+    No reader sees a shuffle's batch before the seal, nor a changelog's before the commit, so on the bulk lane small
+    ones may wait for later ones (up to 64 KiB, until the commit at the latest). Any other batch has been sent when
+    ``write`` returns. The stream keeps no reference to a batch: an iterable may overwrite its memory when it is asked
+    for the next one.
 
 The lane
     It is chosen before any of the put is sent; until then a server that is away for a moment is asked again
