@@ -98,7 +98,7 @@ class Layout:
         """What the columns of each row take; None if rows differ. Arrow takes 10 µs to sum up a batch's buffers."""
         if not all(is_plain(field.type) for field in self.schema):
             return None
-        return sum(field.type.bit_width + field.nullable for field in self.schema)
+        return int(sum(field.type.bit_width + field.nullable for field in self.schema))
 
     @cached_property
     def keys_differ_in_hash(self) -> bool:
