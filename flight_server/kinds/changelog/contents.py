@@ -8,9 +8,10 @@ Ranges
     updates up to the version ``since``: a file or, of a small changelog, in memory, and in the records.
 
 Recent runs
-    They have all updates above the ``since`` of their range, in no order; a run spans any ranges. Rows that a base
-    stands for, since their range was folded, may still be in a recent run, until it is rewritten. They are *dead*:
-    readers pass over them.
+    They have all updates above the ``since`` of their range; a run spans any ranges. They are in the order of their
+    first versions: the updates of each key are then mostly in order as soon as those of all runs are sorted by hash,
+    which takes a sixth of the time of a sort by hash and order. Rows that a base stands for, since their range was
+    folded, may still be in a recent run, until it is rewritten. They are *dead*: readers pass over them.
 """
 
 from __future__ import annotations
@@ -188,7 +189,6 @@ class Contents:
     def rewritten(self, runs: Sequence[Run], by: Sequence[Run]) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
         recent = [*by, *(run for run in self.recent if run not in runs)]
-        # Then the updates of one key are mostly sorted as soon as those of all runs are joined.
         recent.sort(key=lambda run: run.first_version)
         return Contents(self.bases, tuple(recent))
 

@@ -29,6 +29,7 @@ def restore(changelog: Changelog, stored: StoredChangelog, memory: MemoryPool, m
         metadata: counts its transactions.
     """
     files = [_file(changelog, *run) for run in stored.runs]
+    files.sort(key=lambda run: run.first_version)
     changelog.records.restore(stored, files)
     changelog.since = max(stored.since, *(fold.since for fold in stored.folds), 0)
     changelog.upper = stored.upper
