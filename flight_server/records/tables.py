@@ -51,9 +51,10 @@ class RecordTable:
         def with_checksums() -> Iterator[Sequence[Value]]:
             nonlocal total
             for row in rows:
-                crc = checksum(self._checked(row))
+                stored = self._stored(row)
+                crc = checksum(stored)
                 total += crc
-                yield (*row, crc)
+                yield (*stored, crc)
 
         connection.executemany(self._insert, with_checksums())
         return total
@@ -68,11 +69,12 @@ class RecordTable:
         query = f"SELECT crc32c FROM {self.name} WHERE {where}"  # noqa: S608  # names of ours
         return sum(crc for (crc,) in connection.execute(query, values))
 
-    def _checked(self, row: Sequence[Value]) -> Sequence[Value]:
+    def _stored(self, row: Sequence[Value]) -> Sequence[Value]:
+        """The values as SQLite stores them: it has no negative zero."""
         for value, column, types in zip(row, self.columns, self._types, strict=True):
             if type(value) not in types:
                 raise TypeError(f"{self.name}.{column} takes no {type(value).__name__}")
-        return row
+        return [value + 0.0 if isinstance(value, float) else value for value in row]
 
     def rows(
         self, connection: sqlite3.Connection, where: str = "1", values: Sequence[Value] = ()
