@@ -55,7 +55,7 @@ from spark_client.connection import Compression, ForkedProcess, RemoteServer, Ti
 
 from .http import Connection, HttpPool, NoBulkLane, headers_for, refusal
 from .lane import BrokenStream, Closed
-from .messages import BufferCompressor, MessageWriter, Part, most_to
+from .messages import MessageWriter, Part, most_to
 from .read_stream import StreamStalled
 
 MAX_ANSWER_BYTES = 64 << 20
@@ -261,7 +261,7 @@ class BulkWriter:
         try:
             self._upgrade(location)
             if compression == "auto":
-                self._messages.compressor = self._compressor()
+                self._messages.most = self._most()
             with self._errors():
                 self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
                 descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
@@ -317,10 +317,10 @@ class BulkWriter:
 
     # Inside.
 
-    def _compressor(self) -> BufferCompressor:
+    def _most(self) -> float:
         sock = self._connection.sock
         assert sock is not None
-        return BufferCompressor(most_to(sock.getpeername()[0], sock.getsockname()[0]))
+        return most_to(sock.getpeername()[0], sock.getsockname()[0])
 
     def _upgrade(self, location: str) -> None:
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}

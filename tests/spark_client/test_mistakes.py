@@ -25,6 +25,7 @@ from spark_client import (
 )
 from spark_client.connection import short_traces
 from spark_client.connection.traces import short_trace
+from spark_client.pyspark_parts import interrupts_kept
 from tests.support.server_process import ServerProcess
 
 MOST_LINES = 15
@@ -36,7 +37,7 @@ def trace_of(call: Callable[[], Any]) -> tuple[BaseException, str]:
     """The error of the call, and what Python would print of it."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 - each is looked at
+    except BaseException as error:  # noqa: BLE001 - each is looked at
         return error, traceback.format_exc()
     raise AssertionError("it raised nothing")
 
@@ -147,6 +148,21 @@ def test_an_error_of_a_function_of_the_callers_keeps_its_frames(empty_server: Se
         _, text = trace_of(lambda: client.put("d", batches()))
     assert "in batches" in text
     assert "put_stream" not in text
+
+
+def test_a_ctrl_c_is_shown_without_the_errors_that_hid_it() -> None:
+    @short_trace
+    def public() -> None:
+        with interrupts_kept():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise RuntimeError("an error while sending")  # noqa: B904  # as Py4J
+
+    error, text = trace_of(public)
+    assert type(error) is KeyboardInterrupt
+    assert text.count("Traceback") == 1, text
+    assert len(text.splitlines()) <= MOST_LINES, text
 
 
 def test_a_bug_keeps_its_whole_trace() -> None:

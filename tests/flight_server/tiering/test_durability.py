@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tests.support.sealing import (
     files,
     frame,
     frames_of,
+    hold_commit,
     publish,
     restarted,
     seal,
@@ -55,6 +57,36 @@ async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: No
         node.durability.persist(dataset, [1], lambda: None),
     )
     assert committed(tmp_path) == [dataset.generation]
+
+
+async def test_frames_and_dictionaries_are_synced_before_their_rows_are_committed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    words = dictionary(b"words", 0, pool=node.budget.frames)
+    state = NO_DICTIONARIES.replaced(7, words, delta=False)
+    dataset.begin_stream(0).publish(frame(node, b"batch", state))
+    held = hold_commit(node, monkeypatch)
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
+    await held.reached()
+    assert words.slice is not None
+    for segment in {*dataset.partition(0).table.segments(), words.slice.segment}:
+        assert segment.synced_bytes == segment.size_bytes > 0
+    held.go_on()
+    await sealing
+
+
+async def test_a_file_that_lacks_the_end_of_a_frame_is_put_aside_by_the_next_start(
+    node: Node, tmp_path: Path
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"frame"])
+    await node.durability.persist(dataset, [0], lambda: None)
+    (file,) = files(tmp_path)
+    os.truncate(file, file.stat().st_size - 1)
+    with closing(restarted(tmp_path)) as after:
+        assert after.get("d") is None
+        assert [entry.files for entry in after.disk.quarantine.entries] == [(file.name,)]
 
 
 async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node, tmp_path: Path) -> None:
