@@ -298,9 +298,8 @@ def test_a_fold_of_some_ranges_that_begins_again_makes_files(
 
 def test_recent_runs_stay_in_the_order_of_their_versions(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        for time in range(6):
+        for time in range(3):
             engine.commit([(row("a", time), 1)])
-        recent = engine.changelog.contents.recent
-        engine.publish(engine.begin_rewrite([recent[4], recent[2], recent[3]], to_file=False))
-        firsts = [run.first_version for run in engine.changelog.contents.recent]
-        assert firsts == [1, 2, 3, 6]
+        _, second, third = engine.changelog.contents.recent
+        engine.publish(engine.begin_rewrite([third, second], to_file=False))
+        assert [run.first_version for run in engine.changelog.contents.recent] == [1, 2]
