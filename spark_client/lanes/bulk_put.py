@@ -140,7 +140,7 @@ class Duplex:
         """
         left = deque(_blocks(parts) if self._secure else (memoryview(part) for part in parts if part))
         until_seconds = time.monotonic() + self._stall_seconds
-        self._listen()
+        self.look()
         while left:
             if self._answers.accepted:
                 raise ConnectionAbortedError("the server ended the put before all of it was sent")
@@ -151,7 +151,7 @@ class Duplex:
             except (BlockingIOError, ssl.SSLWantWriteError):
                 self._wait(select.POLLIN | select.POLLOUT, until_seconds)
             except OSError:
-                self._listen()
+                self.look()
                 raise
             else:
                 until_seconds = time.monotonic() + self._stall_seconds
@@ -170,7 +170,7 @@ class Duplex:
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
         until_seconds = time.monotonic() + self._stall_seconds
-        self._listen()
+        self.look()
         while not done():
             if self._wait(select.POLLIN, until_seconds):
                 until_seconds = time.monotonic() + self._stall_seconds
@@ -186,9 +186,9 @@ class Duplex:
         ready = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
         if not ready:
             raise TimeoutError(f"nothing for {self._stall_seconds:g} s")
-        return self._listen() if ready[0][1] & ~select.POLLOUT else False
+        return self.look() if ready[0][1] & ~select.POLLOUT else False
 
-    def _listen(self) -> bool:
+    def look(self) -> bool:
         """Read the arrived bytes, without waiting; whether there were any. Raises the server's error."""
         came = False
         while not self._answers.ended:
@@ -279,6 +279,7 @@ class BulkWriter:
             self._messages.add(batch, metadata)
             if hold and self._messages.waiting_bytes < HOLD_BYTES:
                 self._messages.keep()
+                self._duplex.look()
             else:
                 self._duplex.send(self._messages.take())
 
