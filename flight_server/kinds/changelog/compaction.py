@@ -155,7 +155,9 @@ class Rewrite(Work):
     def __init__(
         self, contents: Contents, runs: Sequence[Run], new_file: NewFile | None, memory: MemoryPool
     ) -> None:
-        sources = replace(contents, recent=tuple(runs)).alive
+        # In the order of their versions, see ``Contents``.
+        recent = tuple(run for run in contents.recent if run in runs)
+        sources = replace(contents, recent=recent).alive
         super().__init__(contents.bases.layout, sources, None, new_file, memory)
         self.in_memory = all(isinstance(run, MemoryRun) for run in runs)
         self._runs = runs
