@@ -92,6 +92,22 @@ async def test_frames_that_are_sealed_while_the_spiller_writes_them_leave_ram_an
     await asyncio.wait([spilling])
 
 
+async def test_a_stream_whose_lease_ends_while_it_is_sealed_stays(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node, lease_seconds=1.0)
+    publish(node, dataset, 0, [b"x"])
+    held = hold_commit(node, monkeypatch)
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
+    await held.reached()
+    dataset.used_at -= 2.0
+    assert not any(node.catalogue.expire())
+    held.go_on()
+    await sealing
+    assert not any(node.catalogue.expire()), "its lease begins anew"
+    assert committed(tmp_path) == [dataset.generation]
+
+
 async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empty_one(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_compaction_of_pairs_changes_no_later_version(history: Any) -> None:
     check(PAIR, history)
 
 
+@example(history=({LOW: 1, HIGH: 1, ENDED: 1}, [{LOW: -1}], []))
 @given(history=histories(rows))
 def test_compaction_of_several_rows_of_one_kind_keeps_their_number(history: Any) -> None:
     counts, versions, further = history
