@@ -370,4 +370,5 @@ async def _run_to_end(
             # Also when cancelled again: the call's connection cannot be released while the call runs.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
+        running.exception()  # which the cancel has caused: asyncio would log one that is not asked for
         raise

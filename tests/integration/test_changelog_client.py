@@ -55,6 +55,7 @@ def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changel
         first = next(follower)
         assert first.version == 1
         assert rows_of(first.table) == [("EUR", 1, 1.1, 1), ("USD", 1, 1.0, 1)]
+        assert rates.statistics()["followers"] == 1, "so no fold passes what comes next"
         rates.put(rates_of(("EUR", 2, 1.2)))
         second = next(follower)
         assert second.version == 2

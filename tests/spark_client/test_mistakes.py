@@ -7,12 +7,14 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import NotFound
+from flight_server.protocol import Conflict, NotFound
 from spark_client import (
     AlreadyExists,
     FlightShuffleError,
@@ -25,6 +27,8 @@ from spark_client import (
 )
 from spark_client.connection import short_traces
 from spark_client.connection.traces import short_trace
+from spark_client.datasource.stream_read import FlightStreamReader
+from spark_client.datasource.writers import FlightStreamWriter
 from spark_client.pyspark_parts import interrupts_kept
 from tests.support.server_process import ServerProcess
 
@@ -94,6 +98,26 @@ def inside(text: str) -> list[str]:
     frames = [line for line in text.splitlines() if line.startswith('  File "')]
     ours = [line for line in frames if "/spark_client/" in line and "/tests/" not in line]
     return [line for line in ours if "traces.py" not in line]
+
+
+class NoStaging:
+    """It has nothing to seal."""
+
+    def seal(self, *_: Any) -> None:
+        raise Conflict("an earlier batch is lost") from ValueError("of the server")
+
+
+def test_a_mistake_in_a_part_of_the_data_source_has_no_frames_of_the_package_either() -> None:
+    ref: Any = SimpleNamespace(dataset="d", generation="g")
+    no_staging: Any = NoStaging()
+    stream = FlightStreamReader(ref, cast(Any, None))
+    for call in (
+        partial(stream.latestOffset, {"generation": "another", "partitions": 3}),
+        partial(FlightStreamWriter(no_staging, False).commit, [], 0),
+    ):
+        _, text = trace_of(call)
+        assert text.count("Traceback") == 1
+        assert inside(text) == []
 
 
 def test_a_time_that_is_no_number_is_refused_at_once() -> None:
