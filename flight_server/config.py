@@ -352,6 +352,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
+        if self.port == self.http_port > 0:
+            raise ValueError(f"--port and --http-port are both {self.port}: give each its own, or 0 for any")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("--tls-cert and --tls-key go together")
         if self.tls_client_ca is not None and self.tls_cert is None:

@@ -183,7 +183,6 @@ class Server:
         for kind in self.node.kinds.values():
             kind.drain()
         self._health.drain()
-        self._http.drain()
         await self.node.running.end(grace_seconds)
         self._grace_seconds = min(grace_seconds, LAST_WORDS_SECONDS)
         await self._parts.aclose()

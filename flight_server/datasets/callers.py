@@ -132,11 +132,13 @@ class Caller:
 def _first_of(dataset: Dataset, ticket: Ticket) -> int:
     """The first partition that a ticket without one partition is for. Raises InvalidRequest: it lists none, and the
     dataset has several; NotFound: see :meth:`Dataset.listed`.
+
+    A ticket for versions is for the first, too: a kind that has none says so.
     """
     if ticket.partitions is not None:
         return dataset.listed(ticket.partitions)[0]
     name, count = dataset.name, dataset.partition_count
-    if count > 1:
+    if count > 1 and ticket.versions is None:
         raise InvalidRequest.about(
             name,
             f"has {count} partitions and the ticket names none: take the tickets of get_flight_info, or '{name}/0' "

@@ -210,6 +210,13 @@ def schema_header(encapsulated: bytes) -> bytes:
     return encapsulated[8:] if encapsulated[:4] == CONTINUATION else encapsulated[4:]
 
 
+def split(encapsulated: bytes | memoryview) -> tuple[memoryview, memoryview]:
+    """The header, padded, of the first of encapsulated messages, and what follows it: its body, and the next ones."""
+    view = memoryview(encapsulated)
+    end = _PREFIX_BYTES + _INT(view, 4)[0]
+    return view[_PREFIX_BYTES:end], view[end:]
+
+
 def encapsulated_bytes(header: bytes | memoryview) -> int:
     """The length of :func:`encapsulate`'s result."""
     return _PREFIX_BYTES + len(header) + -len(header) % 8

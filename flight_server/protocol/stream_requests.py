@@ -261,11 +261,12 @@ class Ticket(Body, what="the ticket"):
 
     def faults(self, what: str) -> Faults:
         partitions = self.partitions
-        wrong = (
-            partitions is not None and partitions != ALL and not (partitions and are_partitions(partitions))
-        )
-        limits = f"numbers from 0 to {MAX_PARTITIONS - 1}, each once"
-        yield wrong, f"{what}: 'partitions' is \"all\" or a list of {limits}, not {str(partitions)[:40]}"
+        listed = isinstance(partitions, tuple) and partitions != ()
+        numbers = f"numbers from 0 to {MAX_PARTITIONS - 1}, each once, not {str(partitions)[:40]}"
+        wrong = listed and not are_partitions(partitions)
+        yield wrong, f"{what}: 'partitions' lists {numbers}"
+        wrong = not listed and partitions not in (None, ALL)
+        yield wrong, f"{what}: 'partitions' is \"all\" or a list of {numbers}"
         alone = (self.partition, self.until, self.reader, self.versions)
         wrong = partitions is not None and alone != (None,) * len(alone)
         yield wrong, f"{what}: 'partitions' goes with none of 'partition', 'until', 'reader' and versions"

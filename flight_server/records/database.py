@@ -10,9 +10,10 @@ Files
     the file, it is cut, a few pages at a time while no change waits.
 
 Commits
-    The changes that wait are one transaction, each within a savepoint. A change that raises is taken back alone. If
-    the transaction finds no room, its changes are tried once more one by one, so that a large one does not refuse
-    small ones; another error of the disk refuses all.
+    The changes that wait are one transaction, each within a savepoint if they are several: with each statement the
+    thread gives back the interpreter's lock, which a busy event loop then keeps for some time. A change that raises is
+    taken back alone. If the transaction finds no room, its changes are tried once more one by one, so that a large one
+    does not refuse small ones; another error of the disk refuses all.
 
     A COMMIT that failed may lie in the log, where a crash would make it count, unless it was not even written. So the
     thread writes again, before it answers and then every ``RETRY_SECONDS``, until SQLite takes a transaction, which
@@ -132,6 +133,7 @@ class Database:
             os.close(self._witness)
             raise
         self._writer, self._reader = connections
+        ((self._commits,),) = self._writer.execute("SELECT commits FROM server").fetchall()
         self._upkeep = _Upkeep(self._writer)
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()
@@ -288,10 +290,9 @@ class Database:
             writer.execute("BEGIN IMMEDIATE")
             group = [*self._due, *group]
             for waiting in group:
-                waiting.make(writer)
-            ((commits,),) = writer.execute(
-                "UPDATE server SET commits = commits + 1 RETURNING commits"
-            ).fetchall()
+                waiting.make(writer, alone=len(group) == 1)
+            commits = self._commits + 1
+            writer.execute("UPDATE server SET commits = ?", (commits,))
             try:
                 writer.execute("COMMIT")
             except sqlite3.Error as error:
@@ -301,6 +302,7 @@ class Database:
             roll_back(self._writer)
             return trouble_of(self.path, error)
         self.in_doubt = False
+        self._commits = commits
         self._due = []
         self._upkeep.changed(len(group))
         with suppress(OSError):
@@ -379,11 +381,14 @@ class _Waiting:
         """Whether it is to be made: its caller has not cancelled it."""
         return self._done is not None and self._done.set_running_or_notify_cancel()
 
-    def make(self, connection: sqlite3.Connection) -> None:
-        """Make the change; nothing of it is there if it raises. Raises what refuses the whole transaction."""
+    def make(self, connection: sqlite3.Connection, *, alone: bool) -> None:
+        """Make the change; nothing of it is there if it raises. ``alone``: it is the transaction's only one. Raises
+        what refuses the whole transaction.
+        """
         assert self._change is not None
         self._result = self._error = None
-        connection.execute("SAVEPOINT change")
+        if not alone:
+            connection.execute("SAVEPOINT change")
         try:
             self._result = self._change(connection)
         except BaseException as error:  # it goes to the caller
@@ -393,9 +398,14 @@ class _Waiting:
                 raise sqlite3.OperationalError("the transaction was rolled back") from error
             if isinstance(error, MemoryError) or (isinstance(error, sqlite3.Error) and refuses(error)):
                 raise
-            connection.execute("ROLLBACK TO change")
+            if alone:
+                connection.execute("ROLLBACK")
+                connection.execute("BEGIN IMMEDIATE")
+            else:
+                connection.execute("ROLLBACK TO change")
             self._error = error
-        connection.execute("RELEASE change")
+        if not alone:
+            connection.execute("RELEASE change")
 
     def answer(self, refusal: BaseException | None = None) -> None:
         """Give the caller the refusal, or what :meth:`make` had. A second call does nothing."""

@@ -127,9 +127,6 @@ class Durability:
                             self.spiller.succeeded()
                             return
                 except BaseException:
-                    if not dataset.attached.by_name and on_disk.synced is not None:
-                        # The put fails, so no commit may have these partitions.
-                        on_disk.synced -= indexes
                     if not dataset.sealed:
                         self.catalogue.forget(dataset)
                     raise

@@ -203,7 +203,7 @@ class Changelog:
             try:
                 with stream_of(rows_of(reader.schema.empty_table()).schema) as stream:
                     for batch in reader:
-                        stream.write(rows_of(batch))
+                        stream.write(rows_of(batch), hold=True)
                     committing = True
                     return int(stream.commit(last=last)["version"])
             except Unavailable as error:

@@ -100,7 +100,7 @@ def _link(
     """The link of these options. Raises BadParameter: no server is named; OSError: the certificates cannot be read."""
     if not server:
         raise typer.BadParameter(
-            "no server is named: say -s grpc://host:8815, or set FLIGHT_SHUFFLE_LOCATION"
+            "no server is named: say -s grpc://host:8815 after the command's name, or set FLIGHT_SHUFFLE_LOCATION"
         )
     if (tls_client_cert is None) != (tls_client_key is None):
         raise typer.BadParameter("--tls-client-cert and --tls-client-key go together")

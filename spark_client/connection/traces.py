@@ -1,8 +1,8 @@
 """Traces as long as they help: of an error that the package explains, Python shows the caller's line and the message.
 
-Guarantee: an error of ours, or of PySpark, that leaves a public call has no frame of a library above the caller's own
-frames, and Python shows no error that it was made of. Where a function of the caller's raised it, that function's
-frames are shown. Any other exception is a bug, and keeps all.
+Guarantee: an error of ours, or of PySpark, or a Ctrl-C, that leaves a public call has no frame of a library above the
+caller's own frames, and Python shows no error that it was made of. Where a function of the caller's raised it, that
+function's frames are shown. Any other exception is a bug, and keeps all.
 
 What the error was made of stays its ``__context__``, for programs; the whole trace is logged at level DEBUG by the
 logger ``spark_client.traces``.
@@ -46,9 +46,9 @@ def _is_library(trace: TracebackType) -> bool:
     return package in _LIBRARIES or package in sys.stdlib_module_names
 
 
-def _explained(error: Exception) -> Exception | None:
+def _explained(error: BaseException) -> BaseException | None:
     """The error, or ours for which Spark could not send a function; None if it is a bug."""
-    if isinstance(error, FlightShuffleError):
+    if isinstance(error, FlightShuffleError | KeyboardInterrupt):
         return error
     if isinstance(error, PicklingError) and isinstance(error.__context__, FlightShuffleError):
         return error.__context__
@@ -57,7 +57,7 @@ def _explained(error: Exception) -> Exception | None:
     return error if pyspark is not None and isinstance(error, pyspark.PySparkException) else None
 
 
-def _shortened(error: Exception) -> Exception:
+def _shortened(error: BaseException) -> BaseException:
     _log.debug("the whole trace", exc_info=error)
     if error.__cause__ is not None:
         error.__context__ = error.__cause__
@@ -72,7 +72,7 @@ def short_trace(function: F) -> F:
         async def awaited(*args: Any, **kwargs: Any) -> Any:
             try:
                 return await function(*args, **kwargs)
-            except Exception as error:
+            except (Exception, KeyboardInterrupt) as error:
                 if (explained := _explained(error)) is None:
                     raise
                 raise _shortened(explained) from None
@@ -83,7 +83,7 @@ def short_trace(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             if (explained := _explained(error)) is None:
                 raise
             raise _shortened(explained) from None

@@ -60,7 +60,7 @@ from flight_server.protocol import (
     parse_json,
 )
 from spark_client.changelogs import NamedHold, VersionBatches, counted, with_diff
-from spark_client.connection import LeaseKeeper, RemoteServer, about, owner_of_process
+from spark_client.connection import LeaseKeeper, RemoteServer, about, owner_of_process, short_traces
 from spark_client.executors import owner_of_task, portable
 from spark_client.merge import DatasetRef
 from spark_client.settings import OF_CHANGELOGS
@@ -117,6 +117,7 @@ class Share(InputPartition):
     reader: str | None = field(default=None, compare=False)
 
 
+@short_traces
 class FlightReader(DataSourceReader):
     """Reads one generation. Made on the driver; its pickle goes into the tasks."""
 

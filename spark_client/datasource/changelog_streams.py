@@ -51,6 +51,7 @@ from flight_server.protocol import (
     Versions,
 )
 from spark_client.changelogs import Changelog, HeldVersions, NamedHold, with_diff
+from spark_client.connection import short_traces
 from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
@@ -93,6 +94,7 @@ class Following:
     fails_on_loss: bool = True
 
 
+@short_traces
 class ChangelogStreamReader(QueryReader):
     """A query's source."""
 

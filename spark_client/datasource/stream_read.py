@@ -28,6 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import DatasetRequest, InvalidRequest, NotFound, StaleTicket
+from spark_client.connection import short_traces
 from spark_client.executors import portable
 from spark_client.merge import DatasetRef
 from spark_client.pyspark_parts import (
@@ -46,6 +47,7 @@ from .spark_schema import SparkSchema
 Offset = dict[str, Any]
 
 
+@short_traces
 class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's lives as long as the query; its pickle, without state, goes into the tasks."""
 
@@ -124,6 +126,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StaleTicket(self.REPLACED.format(repr(name)), dataset=name)
 
 
+@short_traces
 class FlightStreamReader(QueryReader):
     """A query's source."""
 

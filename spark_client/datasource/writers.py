@@ -42,12 +42,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from flight_server.protocol import AlreadyExists, FlightShuffleError, InvalidRequest, Transaction, WriteMode
+from spark_client.connection import short_traces
 from spark_client.executors import portable
 
 from .source_options import SourceOptions
 from .staging import StagedWrite, Staging
 
 
+@short_traces
 class FlightWriter(DataSourceArrowWriter):
     """One job's write. ``writes`` is False if the dataset is to be left as it is: it exists, or has this write."""
 
@@ -106,6 +108,7 @@ class FlightWriter(DataSourceArrowWriter):
                 self._staging.drop([str(self._staging.stage(once=True)["generation"])])
 
 
+@short_traces
 class FlightStreamWriter(DataSourceStreamArrowWriter):
     """One micro-batch's write. Spark makes one for its tasks, and another one for its commit."""
 

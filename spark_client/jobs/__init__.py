@@ -2,7 +2,7 @@
 
 from .job import Target, TaskNumbers, TaskRows, mapped
 from .persisting import Persisted, PersistedDataset
-from .placements import ByColumn, ByKeys, ByRange, InTurn, Placement
+from .placements import ByKeys, ByRange, InTurn, Placement
 from .result_reader import Again, collected
 from .results import reader
 from .runner import cancelled_by_ctrl_c, share_numbers, start_ahead

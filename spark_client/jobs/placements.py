@@ -1,7 +1,6 @@
-"""How a writing task places rows: by Spark's own partitions, the hash of keys, in turn, or by range.
+"""How a writing task places rows: by Spark's hash of keys, in turn, or by range.
 
-``place`` gives, for a batch of a producer's task, the batch to send, and each row's partition; ``first_row`` rows of
-the task came before.
+``place`` gives, for a batch of a producer's task, each row's partition; ``first_row`` rows of the task came before.
 """
 
 from __future__ import annotations
@@ -13,19 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from flight_server.keys import values
 from spark_client.arrow import SortCodes, SortKey, ranges_of, widened
 from spark_client.placement import partition_ids, round_robin_ids, round_robin_start
-
-
-@dataclass(frozen=True)
-class ByColumn:
-    """Spark has computed the partitions: they are the last column."""
-
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
-        *columns, ids = batch.columns
-        schema = pa.schema(list(batch.schema)[:-1])
-        return pa.RecordBatch.from_arrays(columns, schema=schema), values(ids, np.int32)
 
 
 @dataclass(frozen=True)
@@ -36,14 +24,14 @@ class ByKeys:
     partitions: int
     types: tuple[pa.DataType, ...] | None = None
 
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+    def place(self, batch: Any, producer: int, first_row: int) -> NDArray[np.int32]:
         if self.types is None:
-            return batch, partition_ids(batch, self.keys, self.partitions)
+            return partition_ids(batch, self.keys, self.partitions)
         columns = [
             widened(batch.column(key), type_) for key, type_ in zip(self.keys, self.types, strict=True)
         ]
         names = [str(number) for number in range(len(columns))]
-        return batch, partition_ids(pa.RecordBatch.from_arrays(columns, names=names), names, self.partitions)
+        return partition_ids(pa.RecordBatch.from_arrays(columns, names=names), names, self.partitions)
 
 
 @dataclass(frozen=True)
@@ -52,9 +40,9 @@ class InTurn:
 
     partitions: int
 
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+    def place(self, batch: Any, producer: int, first_row: int) -> NDArray[np.int32]:
         start = round_robin_start(producer, self.partitions) + first_row
-        return batch, round_robin_ids(batch.num_rows, start, self.partitions)
+        return round_robin_ids(batch.num_rows, start, self.partitions)
 
 
 @dataclass(frozen=True)
@@ -64,9 +52,9 @@ class ByRange:
     keys: tuple[SortKey, ...]
     boundaries: pa.RecordBatch = field(hash=False)
 
-    def place(self, batch: Any, producer: int, first_row: int) -> tuple[Any, NDArray[np.int32]]:
+    def place(self, batch: Any, producer: int, first_row: int) -> NDArray[np.int32]:
         boundaries = SortCodes.of_columns(self.boundaries.columns, self.keys, self.boundaries.num_rows)
-        return batch, ranges_of(SortCodes.of(batch, self.keys), boundaries)
+        return ranges_of(SortCodes.of(batch, self.keys), boundaries)
 
 
-Placement = ByColumn | ByKeys | ByRange | InTurn
+Placement = ByKeys | ByRange | InTurn

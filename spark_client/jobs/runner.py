@@ -71,7 +71,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_client.arrow import array_over
 from spark_client.executors import Portable, check_interpreter, in_forked_workers
-from spark_client.pyspark_parts import begin, collected, interrupts_kept, numbers_rdd, session_tag
+from spark_client.pyspark_parts import (
+    begin,
+    collected,
+    interrupts_kept,
+    make_active,
+    numbers_rdd,
+    session_tag,
+)
 from spark_client.steps import SPARK_REPORTS, reports_of
 
 from .job import Job, TaskNumbers, mapped
@@ -168,7 +175,8 @@ def _naming_jobs(spark: Any, name: str | None) -> Iterator[None]:
 @contextmanager
 def cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
     """A ``KeyboardInterrupt`` in the block cancels the session's jobs, as PySpark's handler would. Their tasks may run
-    for some seconds more.
+    for some seconds more. The session is the thread's active one again, without which Spark finds no source in Python
+    to write to.
     """
     try:
         with interrupts_kept():
@@ -178,6 +186,7 @@ def cancelled_by_ctrl_c(spark: Any) -> Iterator[None]:
         if "connect" not in type(spark).__module__:
             # A session that has ended cannot be asked, and has no jobs.
             with suppress(Exception):
+                make_active(spark)
                 spark.interruptAll()
         raise
 

@@ -2,12 +2,7 @@
 
 Settings
     A reading of one takes a trip to the JVM, or to a server. In a block of :func:`settings_once` each setting has one
-    value: the session's at a moment in the block, or what it was in an earlier block while the same was set as at the
-    beginning of this one. Outside of blocks a setting is what it is when it is read.
-
-    On Spark Classic a block begins with one trip, for a digest of all that is set: defaults are those of Spark's
-    version. Later blocks know a value if the digest was still the same when it had been read, and the value then, too:
-    another thread may set it for a moment. On Spark Connect a block knows nothing of earlier ones.
+    value, the session's at a moment in the block. Outside of blocks a setting is what it is when it is read.
 
 Which session
     A call that is given none uses the active one of the thread, else the one that the client used last, else the
@@ -19,12 +14,11 @@ Which session
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,12 +29,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import InvalidRequest
 from spark_client.executors import use_own_interpreter
-from spark_client.pyspark_parts import interrupts_kept
 
-_Values = dict[str, str]
-_known: weakref.WeakKeyDictionary[SparkSession, tuple[bytes, _Values]] = weakref.WeakKeyDictionary()
-_settings: weakref.WeakKeyDictionary[SparkSession, Any] = weakref.WeakKeyDictionary()
-"""The JVM's map of all that is set in a session."""
+_unknown: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
+"""The settings that a session's version of Spark does not know: to be told so takes a hundred times as long as a value.
+"""
 KNOWN_SECONDS = 60.0
 _TAGS = "spark.job.tags"
 _RANGE = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
@@ -73,12 +65,10 @@ _WHERE_UNKNOWN = {
 
 
 class _Block(threading.local):
-    """That of this thread: the digest at its beginning, its values, and those that later blocks may know."""
+    """That of this thread."""
 
     spark: SparkSession | None = None
-    digest: bytes | None
-    values: _Values
-    known: _Values
+    values: dict[str, str]
 
 
 _block = _Block()
@@ -90,44 +80,11 @@ def settings_once(spark: SparkSession) -> Iterator[None]:
     if _block.spark is not None:
         yield
         return
-    _block.digest = digest = _digest(spark)
-    before = _known.get(spark)
-    _block.known = before[1].copy() if before is not None and before[0] == digest else {}
-    _block.values = _block.known.copy()
-    _block.spark = spark
+    _block.spark, _block.values = spark, {}
     try:
         yield
     finally:
         _block.spark = None
-        if digest is not None:
-            _known[spark] = digest, _block.known
-
-
-def once(spark: SparkSession, name: str, read: Callable[[str], str]) -> str:
-    """The setting, which ``read`` reads if no block has; an error of ``read`` is not remembered."""
-    if _block.spark is not spark:
-        return read(name)
-    value = _block.values.get(name)
-    if value is None:
-        value = _block.values[name] = read(name)
-        if _block.digest is not None and _digest(spark) == _block.digest and read(name) == value:
-            _block.known[name] = value
-    return value
-
-
-def _digest(spark: Any) -> bytes | None:
-    """Of all that is set in the session; None where it cannot be told in one trip."""
-    if "connect" in type(spark).__module__:
-        return None
-    try:
-        with interrupts_kept():
-            settings = _settings.get(spark)
-            if settings is None:
-                settings = _settings[spark] = spark._jsparkSession.sessionState().conf().settings()
-            text = settings.toString()
-    except Exception:  # noqa: BLE001 - of a version of Spark that has no such object, or of a session that has ended
-        return None
-    return hashlib.sha256(str(text).encode()).digest()
 
 
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
@@ -167,14 +124,22 @@ def spark_setting(spark: SparkSession, name: str) -> str:
     """The session's value, else Spark's own default: ``conf.get`` with a default gives that instead of Spark's. In a
     block of :func:`settings_once` it is read once.
     """
+    if _block.spark is not spark:
+        return _read(spark, name)
+    if name not in _block.values:
+        _block.values[name] = _read(spark, name)
+    return _block.values[name]
 
-    def read(name: str) -> str:
-        try:
-            return str(spark.conf.get(name))
-        except PySparkException:
-            return _WHERE_UNKNOWN[name]
 
-    return once(spark, name, read)
+def _read(spark: SparkSession, name: str) -> str:
+    if name in _unknown.get(spark, ()):
+        return str(spark.conf.get(name, _WHERE_UNKNOWN[name]))
+    try:
+        return str(spark.conf.get(name))
+    except PySparkException:
+        value = _WHERE_UNKNOWN[name]
+        _unknown.setdefault(spark, set()).add(name)
+        return value
 
 
 def is_on(spark: SparkSession, name: str) -> bool:

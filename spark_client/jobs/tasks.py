@@ -348,10 +348,9 @@ class WriteTask:
             first_row, counted = 0, list[int]()
             is_cast = self.reading.gives(schema)
             for rows in self._joined(batches):
-                batch, ids = self.placement.place(rows, producer, first_row)
-                first_row += batch.num_rows
-                if not is_cast:
-                    batch = self.declared.cast(batch)
+                ids = self.placement.place(rows, producer, first_row)
+                first_row += rows.num_rows
+                batch = rows if is_cast else self.declared.cast(rows)
                 if self.counts:
                     counted = added(counted, counts(batch))
                 for partition, frame in coalescer.add(batch, ids, at_once=not self.keeps(rows)):

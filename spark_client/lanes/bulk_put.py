@@ -55,7 +55,7 @@ from spark_client.connection import Compression, ForkedProcess, RemoteServer, Ti
 
 from .http import Connection, HttpPool, NoBulkLane, headers_for, refusal
 from .lane import BrokenStream, Closed
-from .messages import BufferCompressor, MessageWriter, Part, most_to
+from .messages import MessageWriter, Part, most_to
 from .read_stream import StreamStalled
 
 MAX_ANSWER_BYTES = 64 << 20
@@ -140,7 +140,7 @@ class Duplex:
         """
         left = deque(_blocks(parts) if self._secure else (memoryview(part) for part in parts if part))
         until_seconds = time.monotonic() + self._stall_seconds
-        self._listen()
+        self.look()
         while left:
             if self._answers.accepted:
                 raise ConnectionAbortedError("the server ended the put before all of it was sent")
@@ -151,7 +151,7 @@ class Duplex:
             except (BlockingIOError, ssl.SSLWantWriteError):
                 self._wait(select.POLLIN | select.POLLOUT, until_seconds)
             except OSError:
-                self._listen()
+                self.look()
                 raise
             else:
                 until_seconds = time.monotonic() + self._stall_seconds
@@ -170,7 +170,7 @@ class Duplex:
 
     def _wait_until(self, done: Callable[[], bool]) -> None:
         until_seconds = time.monotonic() + self._stall_seconds
-        self._listen()
+        self.look()
         while not done():
             if self._wait(select.POLLIN, until_seconds):
                 until_seconds = time.monotonic() + self._stall_seconds
@@ -186,9 +186,9 @@ class Duplex:
         ready = self._poll.poll(max(0.0, until_seconds - time.monotonic()) * 1000)
         if not ready:
             raise TimeoutError(f"nothing for {self._stall_seconds:g} s")
-        return self._listen() if ready[0][1] & ~select.POLLOUT else False
+        return self.look() if ready[0][1] & ~select.POLLOUT else False
 
-    def _listen(self) -> bool:
+    def look(self) -> bool:
         """Read the arrived bytes, without waiting; whether there were any. Raises the server's error."""
         came = False
         while not self._answers.ended:
@@ -261,7 +261,7 @@ class BulkWriter:
         try:
             self._upgrade(location)
             if compression == "auto":
-                self._messages.compressor = self._compressor()
+                self._messages.most = self._most()
             with self._errors():
                 self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
                 descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
@@ -279,6 +279,7 @@ class BulkWriter:
             self._messages.add(batch, metadata)
             if hold and self._messages.waiting_bytes < HOLD_BYTES:
                 self._messages.keep()
+                self._duplex.look()
             else:
                 self._duplex.send(self._messages.take())
 
@@ -316,10 +317,10 @@ class BulkWriter:
 
     # Inside.
 
-    def _compressor(self) -> BufferCompressor:
+    def _most(self) -> float:
         sock = self._connection.sock
         assert sock is not None
-        return BufferCompressor(most_to(sock.getpeername()[0], sock.getsockname()[0]))
+        return most_to(sock.getpeername()[0], sock.getsockname()[0])
 
     def _upgrade(self, location: str) -> None:
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}

@@ -23,7 +23,7 @@ from flight_server.protocol import Commit, FlightShuffleError, PutCommand, Unava
 from spark_client.connection import Compression, RemoteServer
 
 from .lane import BrokenStream, Closed, Tries
-from .messages import MessageWriter, most_to, shrinks
+from .messages import MessageWriter, codec_for, most_to
 
 
 class GrpcWriter:
@@ -74,8 +74,7 @@ class GrpcWriter:
 
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:  # noqa: ARG002  # pyarrow sends at once
         if not self._opened:
-            most = most_to(urlsplit(self._server.location).hostname or "")
-            self._open("lz4" if shrinks(batch, most) else None)
+            self._open(codec_for(batch, most_to(urlsplit(self._server.location).hostname or "")))
         with self._errors():
             self._messages.add(batch, metadata)
             self._messages.take()

@@ -5,9 +5,10 @@ server's sentence if it sent one, and ends the stream. The rows that a ``shuffle
 without ``commit`` (an exception, a killed process) are never visible. The lane does not change the stored frames.
 
 When batches travel
-    No reader sees a shuffle's batch before the seal, so on the bulk lane small ones may wait for later ones (up to 64
-    KiB, until the commit at the latest). Any other batch has been sent when ``write`` returns. The stream keeps no
-    reference to a batch: an iterable may overwrite its memory when it is asked for the next one.
+    No reader sees a shuffle's batch before the seal, nor a changelog's before the commit, so on the bulk lane small
+    ones may wait for later ones (up to 64 KiB, until the commit at the latest). Any other batch has been sent when
+    ``write`` returns. The stream keeps no reference to a batch: an iterable may overwrite its memory when it is asked
+    for the next one.
 
 The lane
     It is chosen before any of the put is sent; until then a server that is away for a moment is asked again
@@ -191,12 +192,12 @@ class PutStream(Closable):
         self.rows = 0
         self.frames = 0
 
-    def write(self, batch: Any, partition: int | None = None) -> None:
-        """Send a batch; to ``partition`` of a shuffle."""
+    def write(self, batch: Any, partition: int | None = None, *, hold: bool = False) -> None:
+        """Send a batch; to ``partition`` of a shuffle. ``hold``: it may wait, as that one may."""
         metadata = b"" if partition is None else partition_metadata(partition)
         with self._at_its_place():
             for frame in frames(batch):
-                self._writing.write(frame, metadata, hold=partition is not None)
+                self._writing.write(frame, metadata, hold=hold or partition is not None)
                 self.rows += frame.num_rows
                 self.frames += 1
 
@@ -369,4 +370,5 @@ async def _run_to_end(
             # Also when cancelled again: the call's connection cannot be released while the call runs.
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
+        running.exception()  # which the cancel has caused: asyncio would log one that is not asked for
         raise

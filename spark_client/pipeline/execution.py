@@ -42,14 +42,12 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import SparkSession
 
 from spark_client.arrow import fits_one_chunk
 from spark_client.jobs import (
     NO_SHARES,
     WRITE_BUDGET_BYTES,
-    ByColumn,
     ByKeys,
     ByRange,
     Cut,
@@ -116,35 +114,21 @@ class TaskInput(NamedTuple):
 
 
 def write_of(
-    dataset: str, exchange: Exchange, read: TaskInput, part: int, parts: int, *, ranges: ByRange | None = None
-) -> tuple[TaskRows, WriteTask]:
-    """The tasks that send these rows as the exchange says: one of its ``parts``. ``ranges`` are those of one by
+    dataset: str, exchange: Exchange, read: ReadTask, part: int, parts: int, *, ranges: ByRange | None = None
+) -> WriteTask:
+    """The task that sends what is read as the exchange says: one of its ``parts``. ``ranges`` are those of one by
     ranges.
     """
-    rows = read.rows
     placement: Placement
     if ranges is not None:
         placement = ranges
-    elif not exchange.keys:
-        placement = InTurn(exchange.partitions)
-    elif not isinstance(rows, TaskNumbers) and exchange.hashed_by_spark(rows, read.task.stages):
-        placement = ByColumn()
-        rows = _with_partition_column(rows, exchange)
-    else:
+    elif exchange.keys:
         placement = ByKeys(exchange.keys, exchange.partitions, exchange.types)
+    else:
+        placement = InTurn(exchange.partitions)
     counts = exchange.counted and fits_one_chunk(exchange.leg.schema)
     declared, budget = exchange.leg.declared, WRITE_BUDGET_BYTES
-    return rows, WriteTask(
-        dataset, exchange.partitions, declared, placement, read.task, part, parts, counts, budget
-    )
-
-
-def _with_partition_column(df: DataFrame, exchange: Exchange) -> DataFrame:
-    name = "partition"
-    while name.casefold() in {column.casefold() for column in df.columns}:
-        name = f"_{name}"
-    keys = [sql.col(f"`{key.replace('`', '``')}`") for key in exchange.keys]
-    return df.withColumn(name, sql.pmod(sql.hash(*keys), sql.lit(exchange.partitions)))
+    return WriteTask(dataset, exchange.partitions, declared, placement, read, part, parts, counts, budget)
 
 
 def dataset_name(exchange: Exchange, token: str, number: int) -> str:
@@ -446,7 +430,7 @@ class Execution:
     ) -> Target:
         dataset = dataset_name(exchange, self._token, next(self._numbers))
         writes = [
-            write_of(dataset, exchange, each, part, len(inputs), ranges=ranges)
+            (each.rows, write_of(dataset, exchange, each.task, part, len(inputs), ranges=ranges))
             for part, each in enumerate(inputs)
         ]
         # The rows of one partition have one order, that of the tasks.

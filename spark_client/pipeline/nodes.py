@@ -34,7 +34,6 @@ from spark_client.jobs import (
     TaskRows,
     TaskSource,
 )
-from spark_client.placement import has_fixed_width
 from spark_client.steps import (
     FilterStage,
     FinalStage,
@@ -128,14 +127,6 @@ class Exchange:
     def in_turn(self) -> bool:
         """Whether a row's partition depends on the rows that its task has sent before."""
         return not self.keys and self.ranges is None and self.partitions > 1
-
-    def hashed_by_spark(self, frame: DataFrame | None, stages: Sequence[Stage]) -> bool:
-        """Whether Spark's plan computes the partitions of the rows of ``frame``, which is None for other rows: no stage
-        has changed them, and the tasks, which hash as Spark does, would take longer.
-        """
-        if frame is None or stages or not self.keys or self.ranges is not None or self.types is not None:
-            return False
-        return not all(has_fixed_width(self.leg.schema.field(key).type) for key in self.keys)
 
     def may_cut(self, stages: Iterable[Stage]) -> bool:
         """Whether partitions far over the median may be read in pieces, each through ``stages``."""

@@ -224,15 +224,7 @@ def _placement(exchange: Exchange) -> str:
         return f"by ranges of {', '.join(map(str, exchange.ranges.keys))}{sampled}"
     if not exchange.keys:
         return "round robin"
-    keys = ", ".join(map(repr, exchange.keys))
-    part = exchange.leg.single
-    if (
-        part is not None
-        and isinstance(part.origin, Input)
-        and exchange.hashed_by_spark(part.origin.frame, part.stages)
-    ):
-        return f"by the hash of {keys}, which Spark computes"
-    return f"by the hash of {keys}"
+    return f"by the hash of {', '.join(map(repr, exchange.keys))}"
 
 
 def _facts(ran: ExchangeStatistics) -> list[str]:

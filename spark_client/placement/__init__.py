@@ -3,7 +3,6 @@
 from .hashing import (
     PlacedKeys,
     check_groupable,
-    has_fixed_width,
     partition_ids,
     round_robin_ids,
     round_robin_start,

@@ -25,8 +25,8 @@ Refused
     bytes.
 
 Time
-    Keys of fixed width (:func:`has_fixed_width`) take about 15 ns a row, less than a column more in Spark's way to
-    Python; strings and nested values take several times as long, in proportion to their lengths.
+    Keys of fixed width take about 15 ns a row, less than a column more in Spark's way to Python; strings and nested
+    values take several times as long, in proportion to their lengths, which is as long as Spark takes.
 
 Without keys
     `round_robin_ids` gives rows to the partitions in turn, from a first partition of each producer's own: many
@@ -42,7 +42,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyarrow import types
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import groupable, python_values, shown, widened
@@ -72,13 +71,6 @@ def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -
             column.fold(rows, hashes)
         ids[rows] = _pmod(hashes.view(np.int32), partitions)
     return ids
-
-
-def has_fixed_width(kind: pa.DataType) -> bool:
-    """Whether every value of this type is hashed in the same few steps."""
-    if types.is_decimal(kind):
-        return bool(kind.precision <= 18)
-    return bool(types.is_primitive(kind) or types.is_null(kind))
 
 
 def round_robin_start(producer: int, partitions: int) -> int:

@@ -84,6 +84,11 @@ def interrupts_kept() -> Iterator[None]:
         raise
 
 
+def make_active(spark: Any) -> None:
+    """Make it the active session of this thread's connection to the JVM, which is a new one after Ctrl-C."""
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 Numbered = Callable[[int, Iterator[Any]], Iterator[Any]]
 
 

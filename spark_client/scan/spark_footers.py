@@ -34,6 +34,11 @@ def footer_types(metadata: Any) -> dict[str, Any]:
         return {}
 
 
+def footer_of(struct: StructType) -> dict[bytes, bytes]:
+    """The metadata by which Spark reads a file's columns as those of ``struct``."""
+    return {_SCHEMA: struct.json().encode()}
+
+
 def in_json(kind: DataType) -> Any:
     """The type as :func:`footer_types` has it."""
     return _types(StructType([StructField("x", kind)]).json())["x"]

@@ -268,7 +268,12 @@ class DriverLoop:
         now_seconds = time.monotonic()
         if error is None:
             return self._machine.answered(call, answer, now_seconds, asked_seconds)
-        if isinstance(call, Renew) and call.start and isinstance(error, NotFound):
+        if (
+            isinstance(call, Renew)
+            and call.start
+            and isinstance(error, NotFound)
+            and self._machine.datasets.get(call.dataset) == call.generation  # it was not released meanwhile
+        ):
             _log.warning("dataset %s is gone from the server %s: %s", call.dataset, call.location, error)
         elif isinstance(call, Look) and self.servers.table.presence(call.location) not in _LEFT_OUT:
             _log.warning("the server %s is left out until it answers: %s", call.location, error)

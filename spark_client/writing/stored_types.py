@@ -16,11 +16,11 @@ from pyspark.sql.types import DataType, NullType, StructType, VariantType
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
 from spark_client.jobs import types_within, utc_arrow_schema
+from spark_client.scan import footer_of
 
 from .file_stage import FileLayout
 from .folders import is_named
 
-_SPARKS_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 CODECS = {
     "none": "none",
     "uncompressed": "none",
@@ -74,8 +74,7 @@ def layout_of(
     for field in stored:
         _check(field.name, field.dataType, schema.field(field.name), where)
     fields = [schema.field(field.name) for field in stored]
-    footer = {_SPARKS_SCHEMA: StructType(stored).json().encode()}
-    declared = Declared(where, pa.schema(fields, metadata=footer))
+    declared = Declared(where, pa.schema(fields, metadata=footer_of(StructType(stored))))
     return FileLayout(declared, tuple(folders), codec(compression, where), zone)
 
 

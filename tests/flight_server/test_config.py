@@ -86,6 +86,14 @@ def test_on_this_machine_alone_no_token_is_needed(host: str) -> None:
     assert config.load({"host": host}).token is None
 
 
+def test_one_port_for_grpc_and_http_is_refused() -> None:
+    with pytest.raises(ValidationError) as refused:
+        config.load({"http_port": 8815})
+    (sentence,) = config.explained(refused.value)
+    assert "--port and --http-port are both 8815" in sentence
+    assert config.load({"port": 0, "http_port": 0}).http_port == 0
+
+
 @pytest.mark.parametrize("token", ["tökén", "tok\nen", " tok", "tok ", "tok\x7f"])
 def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str) -> None:
     with pytest.raises(ValidationError, match="printable ASCII") as caught:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import flight
 
+from spark_client import Changelog, Reading, ShuffleClient, Writing, latest
 from tests.support.faulty_disk import FaultyServer
 from tests.support.ram_directory import ram_directory
+from tests.support.rates import BY, MOST_LANES, RATES
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
+from tests.support.spread import spread
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +25,19 @@ def server(request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
         yield running
         assert running.terminate() == 0, running.tail()
         assert running.events("internal_error") == [], running.tail()
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[ServerProcess]]:
+    """Three for the module, which know nothing of each other."""
+    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
+        yield [one, two, three]
+
+
+@pytest.fixture(scope="module")
+def listed(servers: Sequence[ServerProcess]) -> list[dict[str, Any]]:
+    """Dataset ``d``, spread over the three; its parts."""
+    return spread("d", servers)
 
 
 @pytest.fixture
@@ -34,6 +50,20 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
 def raw(server: ServerProcess) -> Iterator[RawFlight]:
     with RawFlight(server.location) as connected:
         yield connected
+
+
+@pytest.fixture(params=MOST_LANES)
+def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
+    """A client of each lane."""
+    lane = request.param
+    with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
+        yield made
+
+
+@pytest.fixture
+def rates(shuffle: ShuffleClient) -> Changelog:
+    """The latest rate of each currency; what is not kept any more can still come back for an hour."""
+    return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
 
 
 @pytest.fixture

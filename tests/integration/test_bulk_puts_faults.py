@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
+from flight_server.protocol.wire import locate
 from tests.support import raw_put
 from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, path, put_messages
@@ -71,6 +74,28 @@ def test_a_put_cut_at_any_byte_is_never_taken_for_a_whole_one(
     with RawPut(location) as put:
         put.raw(data)
         assert put.answers() == []
+
+
+def test_a_put_of_which_a_message_has_vanished_is_not_kept(raw: RawFlight, location: str) -> None:
+    messages, sums, total = put_messages(path("vanished"), [BATCH] * 3), list[int](), 0
+    for message in messages:
+        parts = locate(message)
+        checksum = message_crc32c(parts.header, parts.body)
+        sums.append(sent_crc32c(checksum, parts.metadata, parts.descriptor))
+        total = running_crc32c(total, sums[-1])
+    checked = [
+        struct.pack(">II", len(each), checksum) + each for each, checksum in zip(messages, sums, strict=True)
+    ]
+    upgrade = ("Connection: Upgrade", "Upgrade: flight-put", "Content-Length: 0")
+    for sent in (checked[:2] + checked[3:], checked):
+        with RawPut(location, headers=(*upgrade, "x-flight-shuffle-checksums: crc32c")) as put:
+            put.raw(b"".join(sent) + struct.pack(">II", 0, total))
+            if sent is checked:
+                assert put.answers() == []
+            else:
+                with pytest.raises(Refused, match=rf"what arrived has checksum .*, and {total:08x} was sent"):
+                    put.answers()
+                assert error_of_reading(raw, "vanished") == "producer_failed"
 
 
 @pytest.mark.parametrize("what", ["length", "largest length", "message", "schema twice", "no descriptor"])

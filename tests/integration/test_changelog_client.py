@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -18,12 +18,11 @@ from flight_server.protocol.errors import (
     NotFound,
     StaleTicket,
 )
-from spark_client import Changelog, Reading, ShuffleClient, Writing, latest, top_k
+from spark_client import Changelog, ShuffleClient, latest, top_k
 from tests.support.polling import eventually
 from tests.support.rates import (
     BY,
     LANES,
-    MOST_LANES,
     RATES,
     Row,
     counted,
@@ -32,20 +31,6 @@ from tests.support.rates import (
     rates_of,
     rows_of,
 )
-from tests.support.server_process import ServerProcess
-
-
-@pytest.fixture(params=MOST_LANES)
-def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
-    lane = request.param
-    with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
-        yield made
-
-
-@pytest.fixture
-def rates(shuffle: ShuffleClient) -> Changelog:
-    """The latest rate of each currency; what is not kept any more can still come back for an hour."""
-    return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
 
 
 def test_each_put_is_a_version_and_a_snapshot_has_what_the_rule_keeps(rates: Changelog) -> None:
@@ -70,6 +55,7 @@ def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changel
         first = next(follower)
         assert first.version == 1
         assert rows_of(first.table) == [("EUR", 1, 1.1, 1), ("USD", 1, 1.0, 1)]
+        assert rates.statistics()["followers"] == 1, "so no fold passes what comes next"
         rates.put(rates_of(("EUR", 2, 1.2)))
         second = next(follower)
         assert second.version == 2

@@ -44,19 +44,6 @@ from tests.support.server_process import ServerProcess
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-@pytest.fixture(params=MOST_LANES)
-def shuffle(request: pytest.FixtureRequest, empty_server: ServerProcess) -> Iterator[ShuffleClient]:
-    lane = request.param
-    with ShuffleClient(empty_server.location, reading=Reading(lane=lane), writing=Writing(lane=lane)) as made:
-        yield made
-
-
-@pytest.fixture
-def rates(shuffle: ShuffleClient) -> Changelog:
-    """The latest rate of each currency; what is not kept any more can still come back for an hour."""
-    return shuffle.changelog("rates", RATES, keep=latest(), delay_seconds=3600.0, **BY)
-
-
 def test_versions_of_a_writer_share_a_put_which_ends_when_it_rests(
     rates: Changelog, empty_server: ServerProcess
 ) -> None:

@@ -13,10 +13,10 @@ from pyarrow import flight
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import Changelog, Reading, ShuffleClient, Writing, latest
 from tests.support import changelogs
-from tests.support.changelogs import LATEST, SCHEMA, rates, read, signed, snapshot
+from tests.support.changelogs import read, signed, snapshot
 from tests.support.durable import action, names
 from tests.support.durable import put as put_stream
-from tests.support.rates import BY, LANES, counted, folded, next_of, rates_of, rows_of
+from tests.support.rates import BY, LANES, LATEST, RATES, counted, folded, next_of, rates_of, rows_of
 from tests.support.raw_flight import RawFlight, Refused, command, put_messages
 from tests.support.server_process import ServerProcess
 
@@ -37,13 +37,10 @@ def table(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[Cha
         yield shuffle.changelog(name, RATES, keep=latest(), delay_seconds=3600.0, **BY)
 
 
-RATES = SCHEMA
-
-
 def test_any_client_deletes_keys_as_one_version_once(client: flight.FlightClient) -> None:
-    changelogs.create(client, "any", SCHEMA, keep=LATEST, delay_seconds=3600)
-    changelogs.put(client, "any", rates(("EUR", 1, 1.1), ("EUR", 2, 1.2), ("JPY", 1, 160.0)))
-    changelogs.put(client, "any", signed(rates(("GBP", 1, 0.9)), -1))
+    changelogs.create(client, "any", RATES, keep=LATEST, delay_seconds=3600)
+    changelogs.put(client, "any", rates_of(("EUR", 1, 1.1), ("EUR", 2, 1.2), ("JPY", 1, 160.0)))
+    changelogs.put(client, "any", signed(rates_of(("GBP", 1, 0.9)), -1))
     transaction = {"id": "job", "version": 1}
     for _ in range(2):
         done = changelogs.put(client, "any", keys("EUR", "GBP", "CHF"), delete=True, transaction=transaction)
@@ -53,7 +50,7 @@ def test_any_client_deletes_keys_as_one_version_once(client: flight.FlightClient
     assert read(client, "any", after=2).rows == [("EUR", 2, 1.2, -1)]
     done = changelogs.put(client, "any", keys("JPY"), delete=True, producer=0, attempt="1")
     assert done["version"] == 4
-    changelogs.put(client, "any", rates(("EUR", 1, 1.3), ("GBP", 1, 0.9)))
+    changelogs.put(client, "any", rates_of(("EUR", 1, 1.3), ("GBP", 1, 0.9)))
     assert snapshot(client, "any") == [("EUR", 1, 1.3), ("GBP", 1, 0.9)]
 
 
@@ -61,10 +58,10 @@ def test_any_client_deletes_keys_as_one_version_once(client: flight.FlightClient
     ("data", "why"),
     [
         (
-            rates(("EUR", 1, 1.0)),
+            rates_of(("EUR", 1, 1.0)),
             "the columns of the delete are .* and the changelog's key is currency: string",
         ),
-        (rates(("EUR", 1, 1.0)).drop_columns(["currency"]), "the changelog's key is currency: string"),
+        (rates_of(("EUR", 1, 1.0)).drop_columns(["currency"]), "the changelog's key is currency: string"),
         (keys("EUR").append_column("_diff", [[1]]), "a delete has no column '_diff'"),
         (pa.table({"currency": [1]}), "the columns of the delete are currency: int64"),
         (pa.table([["EUR"], ["EUR"]], names=["currency", "currency"]), "the columns of the delete are"),
@@ -75,7 +72,7 @@ def test_any_client_deletes_keys_as_one_version_once(client: flight.FlightClient
 def test_keys_that_do_not_fit_are_refused_and_make_no_version(
     client: flight.FlightClient, raw: RawFlight, data: pa.Table, why: str
 ) -> None:
-    schema = SCHEMA.set(0, SCHEMA.field(0).with_nullable(False))
+    schema = RATES.set(0, RATES.field(0).with_nullable(False))
     changelogs.create(client, "unfit", schema, keep=LATEST)
     with pytest.raises(Refused, match=f"^INVALID_ARGUMENT: .*{why}"):
         raw.put(put_messages(command({"dataset": "unfit", "delete": True}), data.to_batches()))
@@ -85,8 +82,8 @@ def test_keys_that_do_not_fit_are_refused_and_make_no_version(
 def test_only_a_changelog_whose_rule_has_a_key_takes_deletes(
     client: flight.FlightClient, raw: RawFlight
 ) -> None:
-    changelogs.create(client, "everything", SCHEMA)
-    put_stream(client, rates(("EUR", 1, 1.0)), dataset="plain")
+    changelogs.create(client, "everything", RATES)
+    put_stream(client, rates_of(("EUR", 1, 1.0)), dataset="plain")
     action(client, "create", dataset="shuffled", kind="shuffle", partitions=1)
     for body, why in (
         ({"dataset": "everything"}, "has no keep rule with a 'key'"),

@@ -12,10 +12,11 @@ import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.changelogs import LATEST, SCHEMA, rates, read, signed, ticket
+from tests.support.changelogs import read, signed, ticket
 from tests.support.durable import names
 from tests.support.durable import put as put_stream
 from tests.support.polling import eventually
+from tests.support.rates import LATEST, RATES, rates_of
 from tests.support.raw_flight import RawFlight, Refused, command, path, put_messages
 from tests.support.server_process import ServerProcess
 
@@ -35,7 +36,7 @@ def refused_action(raw: RawFlight, name: str, **body: Any) -> Refused:
 
 
 def test_a_release_says_that_there_is_no_such_hold(client: flight.FlightClient, raw: RawFlight) -> None:
-    changelogs.create(client, "held/once", SCHEMA)
+    changelogs.create(client, "held/once", RATES)
     raw.action("hold", {"dataset": "held/once", "hold": "mine"})
     released = {"dataset": "held/once", "hold": "mine", "release": True}
     raw.action("hold", released)
@@ -48,7 +49,7 @@ def test_a_release_says_that_there_is_no_such_hold(client: flight.FlightClient, 
 def test_a_changelog_is_not_said_to_be_still_written_when_it_cannot_be_cut(
     client: flight.FlightClient, raw: RawFlight
 ) -> None:
-    changelogs.create(client, "never/cut", SCHEMA)
+    changelogs.create(client, "never/cut", RATES)
     for wanted in ({}, {"partitions": [0]}):
         error = refused_action(raw, "plan", dataset="never/cut", target_bytes=1 << 20, **wanted)
         assert error.status == "INVALID_ARGUMENT"
@@ -65,9 +66,9 @@ def http_error(url: str) -> tuple[int, dict[str, Any]]:
 def test_a_version_that_is_gone_or_not_there_yet_is_refused(
     server: ServerProcess, client: flight.FlightClient, raw: RawFlight
 ) -> None:
-    changelogs.create(client, "gone", SCHEMA, keep=LATEST, delay_seconds=0)
+    changelogs.create(client, "gone", RATES, keep=LATEST, delay_seconds=0)
     for time in range(3):
-        changelogs.put(client, "gone", rates(("EUR", time, 1.0)))
+        changelogs.put(client, "gone", rates_of(("EUR", time, 1.0)))
     eventually(lambda: changelogs.numbers(client, "gone")["since"], 3)
     for versions in ({"as_of": 2}, {"after": 1}, {"after": 0, "as_of": 3}, {"after": 2, "follow": True}):
         error = refused_read(raw, "gone", **versions)
@@ -96,7 +97,7 @@ def test_a_version_that_is_gone_or_not_there_yet_is_refused(
 def test_a_ticket_that_makes_no_sense_is_refused(
     client: flight.FlightClient, raw: RawFlight, versions: dict[str, Any], why: str
 ) -> None:
-    changelogs.create(client, "senseless", SCHEMA)
+    changelogs.create(client, "senseless", RATES)
     error = refused_read(raw, "senseless", **versions)
     assert error.status == "INVALID_ARGUMENT"
     assert why in error.message
@@ -105,7 +106,7 @@ def test_a_ticket_that_makes_no_sense_is_refused(
 def test_only_a_changelog_has_versions(
     server: ServerProcess, client: flight.FlightClient, raw: RawFlight
 ) -> None:
-    put_stream(client, rates(("EUR", 1, 1.0)), dataset="plain")
+    put_stream(client, rates_of(("EUR", 1, 1.0)), dataset="plain")
     for versions in ({"as_of": 0}, {"after": 0}):
         error = refused_read(raw, "plain", **versions)
         assert (error.status, "only a changelog has versions" in error.message) == ("INVALID_ARGUMENT", True)
@@ -117,17 +118,17 @@ def test_only_a_changelog_has_versions(
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (signed(rates(("EUR", 1, 1.0)), 1.0, kind=pa.float64()), "integer type"),  # type: ignore[arg-type]
-        (signed(rates(("EUR", 1, 1.0)), None), "has nulls"),  # type: ignore[arg-type]
-        (rates(("EUR", 1, 1.0)).drop_columns(["rate"]), "the put's columns are"),
-        (rates(("EUR", 1, 1.0)).append_column("more", [[1]]), "the put's columns are"),
-        (rates(("EUR", 1, 1.0)).set_column(1, "time", [["1"]]), "the put's columns are"),
+        (signed(rates_of(("EUR", 1, 1.0)), 1.0, kind=pa.float64()), "integer type"),  # type: ignore[arg-type]
+        (signed(rates_of(("EUR", 1, 1.0)), None), "has nulls"),  # type: ignore[arg-type]
+        (rates_of(("EUR", 1, 1.0)).drop_columns(["rate"]), "the put's columns are"),
+        (rates_of(("EUR", 1, 1.0)).append_column("more", [[1]]), "the put's columns are"),
+        (rates_of(("EUR", 1, 1.0)).set_column(1, "time", [["1"]]), "the put's columns are"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_and_make_no_version(
     client: flight.FlightClient, raw: RawFlight, data: pa.Table, why: str
 ) -> None:
-    changelogs.create(client, "unfit", SCHEMA)
+    changelogs.create(client, "unfit", RATES)
     before = read(client, "unfit")
     for descriptor in (path("unfit"), command({"dataset": "unfit"})):
         messages = put_messages(descriptor, data.to_batches())
@@ -139,11 +140,11 @@ def test_rows_that_do_not_fit_are_refused_and_make_no_version(
 @pytest.mark.parametrize(
     ("schema", "keep", "why"),
     [
-        (SCHEMA, {"rule": "newest"}, "'rule' is one of latest, top_k"),
-        (SCHEMA, LATEST | {"key": ["country"]}, "country"),
-        (SCHEMA, LATEST | {"order_by": ["-day"]}, "day"),
-        (SCHEMA, LATEST | {"k": 1}, "k"),
-        (SCHEMA, {"rule": "top_k", "key": ["currency"], "order_by": ["time"]}, "needs 'k'"),
+        (RATES, {"rule": "newest"}, "'rule' is one of latest, top_k"),
+        (RATES, LATEST | {"key": ["country"]}, "country"),
+        (RATES, LATEST | {"order_by": ["-day"]}, "day"),
+        (RATES, LATEST | {"k": 1}, "k"),
+        (RATES, {"rule": "top_k", "key": ["currency"], "order_by": ["time"]}, "needs 'k'"),
         (pa.schema([("_version", pa.int64())]), None, "no column '_version'"),
         (pa.schema([("_hash", pa.int64())]), None, "no column '_hash'"),
         (pa.schema([("a", pa.int64()), ("a", pa.int64())]), None, "occurs twice"),

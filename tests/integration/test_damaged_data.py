@@ -16,11 +16,11 @@ import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.changelogs import LATEST, rates
 from tests.support.damaging import cut, files_of, flip, quarantine, refusal
 from tests.support.durable import action, files, get, names, put, put_attempt, table
 from tests.support.faulty_disk import FaultyServer
 from tests.support.polling import eventually
+from tests.support.rates import LATEST, RATES, rates_of
 
 OLD, NEW = table(1000), table(900, seed=5000)
 
@@ -195,12 +195,12 @@ def test_an_older_generation_is_not_served_where_the_newer_one_is_damaged(
 def test_a_changelog_whose_run_is_damaged_is_named_and_the_others_go_on(
     data_dir: Path, servers: Servers
 ) -> None:
-    large = rates(*((f"c{number}", number, 1.0) for number in range(40_000)))
+    large = rates_of(*((f"c{number}", number, 1.0) for number in range(40_000)))
     memory = {"memory_limit": "16MiB"}  # a put of a MiB is a run's file
     server = servers(**memory)
     with closing(flight.connect(server.location)) as client:
         for name in ("damaged", "whole"):
-            changelogs.create(client, name, changelogs.SCHEMA, keep=LATEST, delay_seconds=3600)
+            changelogs.create(client, name, RATES, keep=LATEST, delay_seconds=3600)
             assert changelogs.put(client, name, large)["version"] == 1
     server.kill()
     victim, *_ = files_of(data_dir, "damaged")
@@ -212,5 +212,5 @@ def test_a_changelog_whose_run_is_damaged_is_named_and_the_others_go_on(
         assert len(changelogs.snapshot(client, "whole")) == large.num_rows
         assert {each["dataset"] for each in quarantine(client)} == {"damaged"}
         with pytest.raises(flight.FlightInternalError, match="damaged"):
-            changelogs.put(client, "damaged", rates(("EUR", 1, 1.0)))
-        assert changelogs.put(client, "whole", rates(("EUR", 1, 1.0)))["version"] == 2
+            changelogs.put(client, "damaged", rates_of(("EUR", 1, 1.0)))
+        assert changelogs.put(client, "whole", rates_of(("EUR", 1, 1.0)))["version"] == 2

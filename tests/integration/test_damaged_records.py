@@ -20,11 +20,11 @@ import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.changelogs import rates
 from tests.support.damaging import DATABASE, LOG, WITNESS, cut, flip, is_refused, quarantine
 from tests.support.durable import action, files, get, names, put, put_attempt, table
 from tests.support.faulty_disk import FaultyServer
 from tests.support.ram_directory import ram_directory
+from tests.support.rates import RATES, rates_of
 from tests.support.server_process import ServerProcess
 
 KEPT = 8
@@ -83,10 +83,10 @@ class Life:
 
     def commit(self, versions: int) -> None:
         if not self.versions:
-            changelogs.create(self._client, CHANGELOG, changelogs.SCHEMA, delay_seconds=3600)
+            changelogs.create(self._client, CHANGELOG, RATES, delay_seconds=3600)
         for _ in range(versions):
             self.versions += 1
-            changelogs.put(self._client, CHANGELOG, rates(("EUR", self.versions, 1.0)))
+            changelogs.put(self._client, CHANGELOG, rates_of(("EUR", self.versions, 1.0)))
 
     def stop(self) -> None:
         assert self._server.terminate() == 0
@@ -211,7 +211,7 @@ def is_whole_changelog(client: flight.FlightClient, versions: int) -> bool:
     assert step.version <= versions
     if step.version < versions:
         with pytest.raises(flight.FlightInternalError, match="damaged"):
-            changelogs.put(client, CHANGELOG, rates(("EUR", 100, 1.0)))
+            changelogs.put(client, CHANGELOG, rates_of(("EUR", 100, 1.0)))
     return step.version == versions
 
 

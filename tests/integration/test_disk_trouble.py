@@ -27,11 +27,11 @@ import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.changelogs import rates
 from tests.support.damaging import DATABASE, files_of
 from tests.support.durable import action, files, get, names, put, put_attempt, segment_bytes
 from tests.support.faulty_disk import FaultyServer
 from tests.support.polling import eventually
+from tests.support.rates import RATES, rates_of
 from tests.support.server_process import ServerProcess, program
 
 # Of the server, where a producer is to be refused: longer than a disk that works ever needs for a write.
@@ -265,16 +265,16 @@ def test_a_file_that_the_disk_keeps_is_counted_until_the_server_has_deleted_it(
 def test_a_commit_that_a_full_disk_refused_leaves_a_changelog_as_it_was(servers: Servers) -> None:
     server = servers(budget_deadline_seconds=PATIENCE_SECONDS)
     with closing(flight.connect(server.location)) as client:
-        changelogs.create(client, "log", changelogs.SCHEMA, delay_seconds=0.0)
-        changelogs.put(client, "log", rates(("EUR", 1, 1.0)))
+        changelogs.create(client, "log", RATES, delay_seconds=0.0)
+        changelogs.put(client, "log", rates_of(("EUR", 1, 1.0)))
         for function, error in (("wal_write", "ENOSPC"), ("wal_sync", "EIO")):
             server.fail(**{function: error})
-            refused(lambda: changelogs.put(client, "log", rates(("JPY", 2, 1.0))))
+            refused(lambda: changelogs.put(client, "log", rates_of(("JPY", 2, 1.0))))
             refused(lambda: action(client, "hold", dataset="log", hold="h", lease_seconds=100))
             assert changelogs.numbers(client, "log")["upper"] == 1
             assert changelogs.numbers(client, "log")["hold_count"] == 0
             server.heal()
-        assert changelogs.put(client, "log", rates(("GBP", 3, 1.0)))["version"] == 2
+        assert changelogs.put(client, "log", rates_of(("GBP", 3, 1.0)))["version"] == 2
         rows = changelogs.snapshot(client, "log")
         assert {currency for currency, _, _ in rows} == {"EUR", "GBP"}
     server.kill()

@@ -13,6 +13,7 @@ import pytest
 from pyarrow import flight
 
 from flight_server.protocol import ACTIONS
+from tests.support.durable import action
 from tests.support.held import message_bytes
 from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, Refused, field, fields_of, path, put_messages, varint
@@ -29,15 +30,10 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
     with flight.connect(server.location) as client:
         yield client
         for info in client.list_flights():
-            act(client, "drop", dataset=info.descriptor.path[0].decode())
-        for name in act(client, "statistics")["datasets"]:
-            act(client, "drop", dataset=name)
-        eventually(lambda: act(client, "statistics")["memory"]["used_bytes"], 0)
-
-
-def act(client: flight.FlightClient, action: str, **body: Any) -> Any:
-    (result,) = client.do_action(flight.Action(action, json.dumps(body).encode()))
-    return json.loads(result.body.to_pybytes())
+            action(client, "drop", dataset=info.descriptor.path[0].decode())
+        for name in action(client, "statistics")["datasets"]:
+            action(client, "drop", dataset=name)
+        eventually(lambda: action(client, "statistics")["memory"]["used_bytes"], 0)
 
 
 def descriptor(name: str, **command: Any) -> flight.FlightDescriptor:
@@ -70,7 +66,7 @@ def test_a_table_put_under_a_path_is_listed_described_and_read(
     assert info.descriptor == descriptor("countries")
     assert info.schema == client.get_schema(descriptor("countries")).schema == BATCH.schema
     assert info.total_records == 6
-    stored = act(client, "statistics", dataset="countries")["datasets"]["countries"]
+    stored = action(client, "statistics", dataset="countries")["datasets"]["countries"]
     assert info.total_bytes == stored["bytes"]
     said = json.loads(info.app_metadata)
     assert said == {"generation": stored["generation"], "kind": "stream", "sealed": True}
@@ -79,7 +75,7 @@ def test_a_table_put_under_a_path_is_listed_described_and_read(
 
 
 def test_an_endpoint_says_where_and_until_when(client: flight.FlightClient, server: ServerProcess) -> None:
-    act(client, "create", dataset="d", kind="shuffle", partitions=1200, lease_seconds=50)
+    action(client, "create", dataset="d", kind="shuffle", partitions=1200, lease_seconds=50)
     info = client.get_flight_info(descriptor("d"))
     assert len(info.endpoints) == 1200
     assert (info.total_records, info.total_bytes) == (-1, -1)
@@ -96,7 +92,7 @@ def test_an_endpoint_says_where_and_until_when(client: flight.FlightClient, serv
             server.location,
             f"{server.http}/v1/datasets/d/partitions/{index}?generation={generation}",
         ]
-        left = act(client, "renew", dataset="d")["lease_left_seconds"]
+        left = action(client, "renew", dataset="d")["lease_left_seconds"]
         assert 40 < left <= 50
         assert endpoint.expiration_time is not None
 
@@ -119,7 +115,9 @@ def test_trailers_carry_the_totals_and_headers_the_generation(
     call = raw.call("DoGet", field(1, b'{"dataset":"d","from":1}'))
     assert len(list(call)) == 2
     headers, trailers = dict(call.initial_metadata()), dict(call.trailing_metadata())
-    assert headers["x-flight-shuffle-generation"] == act(client, "statistics")["datasets"]["d"]["generation"]
+    assert (
+        headers["x-flight-shuffle-generation"] == action(client, "statistics")["datasets"]["d"]["generation"]
+    )
     assert trailers["x-flight-shuffle-rows"] == "6"
     assert trailers["x-flight-shuffle-frames"] == "2"
     assert trailers["x-flight-shuffle-from"] == "1"
@@ -129,7 +127,7 @@ def test_trailers_carry_the_totals_and_headers_the_generation(
 def test_polling_reports_progress_and_is_complete_when_sealed(
     raw: RawFlight, client: flight.FlightClient
 ) -> None:
-    act(client, "create", dataset="d", kind="shuffle", producers=4)
+    action(client, "create", dataset="d", kind="shuffle", producers=4)
 
     def attempt(producer: int) -> None:
         writer, _ = client.do_put(descriptor("d", producer=producer, attempt="a"), BATCH.schema)
@@ -141,7 +139,7 @@ def test_polling_reports_progress_and_is_complete_when_sealed(
     assert first["progress"] == 0.25
     with ThreadPoolExecutor(1) as thread:
         polling = thread.submit(poll, raw, first["descriptor"])
-        eventually(lambda: len(act(client, "why", dataset="d")["waits"]), 1)
+        eventually(lambda: len(action(client, "why", dataset="d")["waits"]), 1)
         attempt(1)
         half = polling.result()
     assert half["progress"] == 0.5
@@ -163,7 +161,7 @@ def test_the_schema_is_there_before_any_batch(raw: RawFlight, client: flight.Fli
     first, frame = put_messages(path("d"), [BATCH])
     with OpenPut(raw) as open_put:
         open_put.send(first)
-        eventually(lambda: "d" in act(client, "statistics")["datasets"], expected=True)
+        eventually(lambda: "d" in action(client, "statistics")["datasets"], expected=True)
         reader = client.do_get(flight.Ticket(b"d"))
         assert reader.schema == BATCH.schema
         assert client.get_schema(descriptor("d")).schema == BATCH.schema
@@ -172,7 +170,7 @@ def test_the_schema_is_there_before_any_batch(raw: RawFlight, client: flight.Fli
 
 
 def test_all_actions_are_listed(client: flight.FlightClient) -> None:
-    listed = {action.type: action.description for action in client.list_actions()}
+    listed = {each.type: each.description for each in client.list_actions()}
     assert listed == ACTIONS
     assert {"create", "seal", "drop", "statistics", "why", "drain"} < listed.keys()
     assert {"CancelFlightInfo", "RenewFlightEndpoint"} < listed.keys()
@@ -225,11 +223,11 @@ def test_an_overwrite_takes_the_name_when_it_is_sealed_and_readers_of_the_old_on
     assert reading.read_chunk().data == BATCH
     new = pa.record_batch({"n": [9]})
     first, frame = put_messages(descriptor("d", mode="overwrite").serialize(), [new])
-    frames = act(client, "statistics")["frames_in"]
+    frames = action(client, "statistics")["frames_in"]
     with OpenPut(raw) as open_put:
         open_put.send(first)
         open_put.send(frame)
-        eventually(lambda: act(client, "statistics")["frames_in"], frames + 1)
+        eventually(lambda: action(client, "statistics")["frames_in"], frames + 1)
         assert read(client, b"d") == [1, 2, 3] * 2  # the old one, until the new one is whole
     assert read(client, b"d") == [9]
     assert reading.read_chunk().data == BATCH
@@ -244,17 +242,19 @@ def test_an_overwrite_that_fails_leaves_the_old_dataset(
     raw: RawFlight, client: flight.FlightClient, how: str
 ) -> None:
     put(client, "d", BATCH)
-    before = act(client, "statistics")
+    before = action(client, "statistics")
     open_put = OpenPut(raw)
     for message in put_messages(descriptor("d", mode="overwrite").serialize(), [BATCH, BATCH]):
         open_put.send(message)
-    eventually(lambda: act(client, "statistics")["frames_in"], before["frames_in"] + 2)
+    eventually(lambda: action(client, "statistics")["frames_in"], before["frames_in"] + 2)
     if how == "cancelled":
         open_put.cancel()
     else:
         open_put.send(b"\xff")
         with pytest.raises(Refused, match="not FlightData"):
             open_put.finish()
-    eventually(lambda: message_bytes(act(client, "statistics")), message_bytes(before))
+    eventually(lambda: message_bytes(action(client, "statistics")), message_bytes(before))
     assert read(client, b"d") == [1, 2, 3]
-    assert act(client, "statistics")["datasets"]["d"]["generation"] == before["datasets"]["d"]["generation"]
+    assert (
+        action(client, "statistics")["datasets"]["d"]["generation"] == before["datasets"]["d"]["generation"]
+    )

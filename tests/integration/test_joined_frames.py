@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pyarrow import flight
 
 from flight_server.lanes.grpc.joined_frames import JOINED_BYTES, MAX_FRAMES, SMALL_BYTES
-from tests.integration.round_trip.flights import act, drop, put, same
+from tests.integration.round_trip.flights import drop, put, same
 from tests.integration.round_trip.test_any_table import tables
+from tests.support.durable import action
 from tests.support.polling import eventually
 from tests.support.raw_flight import OpenPut, RawFlight, flight_data, ipc_messages, path, put_messages
 from tests.support.server_process import ServerProcess
@@ -176,7 +177,7 @@ def test_a_frame_that_is_ready_waits_for_no_later_one(
     with RawFlight(server.location) as raw:
         with OpenPut(raw) as producer:
             producer.send(first)
-            eventually(lambda: "d" in act(client, "statistics")["datasets"], True)
+            eventually(lambda: "d" in action(client, "statistics")["datasets"], True)
             reader = client.do_get(flight.Ticket(b"d"))
             found = []
             for message in rest:
@@ -199,7 +200,7 @@ def test_joined_messages_have_room_or_frames_go_out_one_by_one() -> None:
         assert found == [list(range(FRAMES))] * 4
         for reader in stalled:
             reader.cancel()
-        peak_bytes = act(client, "statistics")["memory"]["peak_bytes"]
+        peak_bytes = action(client, "statistics")["memory"]["peak_bytes"]
         assert peak_bytes <= 8 << 20
         assert server.events("internal_error") == []
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support import durable
 from tests.support.bulk import get
+from tests.support.durable import action
 from tests.support.raw_flight import RawFlight, Refused, fields_of, path
 from tests.support.server_process import ServerProcess
 
@@ -19,19 +18,8 @@ BATCH = pa.record_batch({"n": [1, 2, 3]})
 
 
 @pytest.fixture
-def client(empty_server: ServerProcess) -> Iterator[flight.FlightClient]:
-    with flight.connect(empty_server.location) as client:
-        yield client
-
-
-@pytest.fixture
-def raw(empty_server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(empty_server.location) as raw:
-        yield raw
-
-
-def act(client: flight.FlightClient, action: str, **body: Any) -> Any:
-    return durable.action(client, action, **body)
+def server(empty_server: ServerProcess) -> ServerProcess:
+    return empty_server
 
 
 def descriptor(name: str, **command: Any) -> flight.FlightDescriptor:
@@ -85,7 +73,7 @@ def test_a_name_may_have_colons_and_equal_signs(
 def test_a_descriptor_that_names_a_partition_is_answered_with_that_one_alone(
     client: flight.FlightClient, raw: RawFlight
 ) -> None:
-    act(client, "create", dataset="d", partitions=3)
+    action(client, "create", dataset="d", partitions=3)
     info = client.get_flight_info(flight.FlightDescriptor.for_path("d", "2"))
     assert (info.total_records, len(info.endpoints)) == (-1, 1)
     for index in range(3):
@@ -140,7 +128,7 @@ def test_an_error_claims_of_a_generation_no_more_than_the_server_knows(client: f
 
 def test_every_ticket_of_a_dropped_dataset_says_why_it_is_gone(client: flight.FlightClient) -> None:
     put(client, "x", BATCH)
-    act(client, "drop", dataset="x")
+    action(client, "drop", dataset="x")
     for ticket in (b"x", b"x/0", b'{"dataset":"x","partition":0}'):
         with pytest.raises(KeyError, match="there is no dataset 'x': it was dropped"):
             read(client, ticket)

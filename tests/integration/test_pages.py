@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +17,7 @@ from flight_server.protocol import ACTIONS
 from spark_client import cli
 from spark_client.reducing import FUNCTIONS, SYNONYMS
 from tests.support.pages import ROOT, anchors, blocks, links, pages, printed, python_blocks
+from tests.support.python_program import output_of
 from tests.support.rooms import MODULES, ROOMS, parsed
 from tests.support.server_process import ServerProcess
 
@@ -31,19 +30,6 @@ MAX_README_WORDS = 1_200
 SCHEMES = ("https://", "http://")
 TUTORIAL = [name for name in blocks() if name.startswith("tutorial_")]
 """The blocks of the tutorial, in their order."""
-
-
-def run(code: str, directory: Path) -> str:
-    done = subprocess.run(  # noqa: PLW1510  # the assert below shows what was printed
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        cwd=directory,
-        env=os.environ,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def at(code: str, server: ServerProcess) -> str:
@@ -180,7 +166,7 @@ def test_the_blocks_for_any_client_run_one_after_the_other(
         for name, code in checked.items()
     )
     with pytest.raises(AssertionError, match="as many readers as its retention declares"):
-        run(program, tmp_path)
+        output_of(program, cwd=tmp_path)
     assert server.http is not None
     url = f"{server.http}/v1/datasets/countries/partitions/0"
     subprocess.run(["curl", "-sf", url, "-o", tmp_path / "countries.arrows"], check=True, timeout=30)

@@ -21,19 +21,17 @@ from spark_client.merge import DatasetRef, ShareRead
 from spark_client.steps.one_pass import OwnStage
 from tests.support.durable import action
 from tests.support.server_process import ServerProcess
-from tests.support.spread import PARTITIONS, put, rows_of, spread
+from tests.support.spread import PARTITIONS, put, rows_of, spread, values
 
 MANY = 200_000
 """Rows of each partition at each server, 1.6 MB."""
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[ServerProcess]]:
-    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
-        started = [one, two, three]
-        spread("d", started)
-        spread("large", started, rows=lambda server, partition: [*range(server, MANY * 3, 3)])
-        yield started
+def servers(servers: list[ServerProcess]) -> list[ServerProcess]:
+    spread("d", servers)
+    spread("large", servers, rows=lambda server, partition: [*range(server, MANY * 3, 3)])
+    return servers
 
 
 @pytest.fixture
@@ -70,10 +68,6 @@ def alone(
 
 def ref_of(servers: Sequence[ServerProcess], name: str = "d", **options: Any) -> DatasetRef:
     return DatasetRef.find(RemoteServer(servers[0].location, **options), name)
-
-
-def values(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch.column(0).to_pylist()]
 
 
 def expected(partition: int) -> list[int]:

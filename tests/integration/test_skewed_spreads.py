@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ from spark_client.jobs import SealedDataset, Shares, cuts_of, shares
 from spark_client.jobs.tasks import ReadTask
 from spark_client.merge import DatasetRef
 from tests.support.server_process import ServerProcess
-from tests.support.spread import PARTITIONS, spread
+from tests.support.spread import PARTITIONS, spread, values
 
 FRAME_ROWS = 100
 SCHEMA = pa.schema([("n", pa.int64())])
@@ -28,19 +28,13 @@ def rows_of(server: int, partition: int) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[list[ServerProcess]]:
-    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
-        started = [one, two, three]
-        spread("d", started, rows=rows_of, frame_rows=FRAME_ROWS)
-        yield started
+def servers(servers: list[ServerProcess]) -> list[ServerProcess]:
+    spread("d", servers, rows=rows_of, frame_rows=FRAME_ROWS)
+    return servers
 
 
 def ref_of(servers: Sequence[ServerProcess], lane: Any = "auto") -> DatasetRef:
     return DatasetRef.find(RemoteServer(servers[1].location, reading=Reading(lane=lane)), "d")
-
-
-def values(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch.column(0).to_pylist()]
 
 
 LARGE_ROWS = [row for server in range(3) for row in rows_of(server, LARGE)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import flight
 
+from tests.support.durable import action
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.raw_flight import RawFlight
 from tests.support.server_process import ServerProcess
@@ -51,10 +52,7 @@ class Client:
         self.flight = flight.connect(location)
 
     def action(self, name: str, **body: Any) -> dict[str, Any]:
-        options = flight.FlightCallOptions(timeout=DEADLINE_SECONDS)
-        (result,) = self.flight.do_action(flight.Action(name, json.dumps(body).encode()), options)
-        answer: dict[str, Any] = json.loads(result.body.to_pybytes())
-        return answer
+        return action(self.flight, name, **body)
 
     def create(self, name: str, /, **source: Any) -> str:
         return str(self.action("create", dataset=name, kind="source", source=source)["generation"])
@@ -67,12 +65,6 @@ class Client:
 
     def tables(self, dataset: str) -> list[pa.Table]:
         return [self.read(endpoint.ticket) for endpoint in self.info(dataset).endpoints]
-
-    def until(self, what: str, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {DEADLINE_SECONDS} s: {what}"
-            time.sleep(0.02)
 
 
 @pytest.fixture
@@ -162,7 +154,7 @@ def test_a_relay_whose_upstream_is_killed_fails_and_works_again_later(
     schema = pa.schema([("n", pa.int64())])
     writer, _ = upstream.flight.do_put(flight.FlightDescriptor.for_path("d"), schema)
     writer.write_batch(pa.record_batch([[1]], schema))
-    upstream.until("described", lambda: "d" in upstream.action("statistics")["datasets"])
+    eventually(lambda: "d" in upstream.action("statistics")["datasets"], expected=True)
     # A proxy keeps the address, because another process may take a released port.
     with Proxy.to(server.location) as address:
         generation = relay.create("d", flight=address.location, dataset="d")
@@ -178,7 +170,7 @@ def test_a_relay_whose_upstream_is_killed_fails_and_works_again_later(
         put(again, "d", [7, 8])
         address.redirect(started.location)
         # The generation that was relayed died with its server: never its first rows and then others.
-        relay.until("renewed", lambda: _generation_after_a_read(relay) != generation)
+        eventually(lambda: _generation_after_a_read(relay) != generation, expected=True)
         assert relay.read(flight.Ticket(b"d"))["n"].to_pylist() == [7, 8]
 
 
@@ -195,7 +187,7 @@ def test_a_relay_says_that_the_upstream_dataset_was_replaced_and_follows_with_a_
         flight.FlightUnavailableError, match="earlier generation of dataset 'd', which was replaced"
     ):
         relay.read(ticket)
-    relay.until("renewed", lambda: relay.action("statistics")["datasets"]["d"]["generation"] != generation)
+    eventually(lambda: relay.action("statistics")["datasets"]["d"]["generation"] != generation, expected=True)
     with pytest.raises(KeyError, match="earlier generation"):
         relay.read(ticket)
     assert [table["n"].to_pylist() for table in relay.tables("d")] == [[3]]
@@ -322,7 +314,7 @@ def test_a_relay_of_a_server_of_another_kind_follows_a_changed_schema(
         plain.schema = plain.streams.schema
         with pytest.raises(flight.FlightUnavailableError, match="new generation"):
             relay.read(relay.info("d").endpoints[0].ticket)
-        relay.until("renewed", lambda: _generation_after_a_read(relay) != generation)
+        eventually(lambda: _generation_after_a_read(relay) != generation, expected=True)
         assert relay.tables("d")[0].equals(plain.streams)
 
 

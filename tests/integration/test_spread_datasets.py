@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,17 +19,6 @@ from tests.support.server_process import ServerProcess
 from tests.support.spread import PARTITIONS, command_of, everything, put, rows_of, spread
 
 REUSE = "arrow-flight-reuse-connection://?"
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[ServerProcess]]:
-    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
-        yield [one, two, three]
-
-
-@pytest.fixture(scope="module")
-def listed(servers: Sequence[ServerProcess]) -> list[dict[str, Any]]:
-    return spread("d", servers)
 
 
 def info_of(server: ServerProcess, *path: str) -> flight.FlightInfo:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,31 +20,16 @@ from spark_client.merge import DatasetRef, Portion
 from spark_client.servers.partition_sizes import filled_bits
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
-from tests.support.spread import PARTITIONS, everything, rows_of, spread
+from tests.support.spread import PARTITIONS, everything, rows_of, spread, values
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
 QUICK = Timeouts(tries=2)
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[list[ServerProcess]]:
-    with ServerProcess.start() as one, ServerProcess.start() as two, ServerProcess.start() as three:
-        yield [one, two, three]
-
-
-@pytest.fixture(scope="module")
-def listed(servers: Sequence[ServerProcess]) -> list[dict[str, Any]]:
-    return spread("d", servers)
-
-
 def ref_of(server: ServerProcess, lane: Any = "auto") -> DatasetRef:
     remote = RemoteServer(server.location, reading=Reading(lane=lane), timeouts=QUICK)
     return DatasetRef.find(remote, "d")
-
-
-def values(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch.column(0).to_pylist()]
 
 
 @pytest.mark.parametrize(("lane", "asked"), [("grpc", 0), ("bulk", 1)])

@@ -13,10 +13,10 @@ import pytest
 from pyarrow import flight
 
 from tests.support import changelogs
-from tests.support.changelogs import rates
 from tests.support.damaging import DATABASE, cut, files_of, is_refused, quarantine
 from tests.support.durable import action, get, names, put, put_attempt, segment_bytes, table
 from tests.support.faulty_disk import FaultyServer
+from tests.support.rates import RATES, rates_of
 
 WHOLE = [f"whole-{number}" for number in range(5)]
 ROWS = {
@@ -56,8 +56,8 @@ def test_rows_and_files_that_are_damaged_cost_their_datasets_only(data_dir: Path
         for seed, name in enumerate(ROWS):
             staged(client, f"row-{name}", 100 + seed)
         for name in ("log", "damaged-log"):
-            changelogs.create(client, name, changelogs.SCHEMA, delay_seconds=3600)
-            changelogs.put(client, name, rates(("EUR", 1, 1.0)))
+            changelogs.create(client, name, RATES, delay_seconds=3600)
+            changelogs.put(client, name, rates_of(("EUR", 1, 1.0)))
         assert server.terminate() == 0
     (gone,), (shortened,) = files_of(data_dir, "gone"), files_of(data_dir, "cut")
     gone.unlink()

@@ -23,7 +23,7 @@ from tests.support.durable import action
 from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
-from tests.support.spread import PARTITIONS, command_of, everything, rows_of, spread
+from tests.support.spread import PARTITIONS, command_of, everything, rows_of, spread, values
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -39,10 +39,6 @@ def servers(tmp_path: Path) -> Iterator[list[ServerProcess]]:
 def ref_of(server: ServerProcess, lane: Any = "auto", **fields: Any) -> DatasetRef:
     remote = RemoteServer(server.location, reading=Reading(lane=lane), timeouts=QUICK)
     return replace(DatasetRef.find(remote, "d"), **fields)
-
-
-def values(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch.column(0).to_pylist()]
 
 
 def path_of(address: str | None) -> Path:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -13,9 +10,10 @@ import pytest
 from tests.support.bulk import get
 from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.polling import eventually
+from tests.support.python_program import output_of
 from tests.support.raw_flight import RawFlight, Refused, command, commit, put_messages
 from tests.support.raw_put import RawPut
-from tests.support.server_process import ROOT, ServerProcess
+from tests.support.server_process import ServerProcess
 
 TOKEN = "S3CR3T"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -125,16 +123,8 @@ server.close()
 def test_a_task_is_one_span_under_its_driver_s_and_its_puts_and_reads_are_under_it(
     server: ServerProcess, receiver: OtlpReceiver, lane: str
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", TASKS, server.location, TOKEN, lane, PARENT],
-        cwd=ROOT,
-        env={**os.environ, **receiver.environment, "OTEL_SERVICE_NAME": "the job"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = receiver.environment | {"OTEL_SERVICE_NAME": "the job"}
+    output_of(TASKS, server.location, TOKEN, lane, PARENT, environment=environment)
     eventually(lambda: sum(each.attributes["rows"] for each in receiver.named("get")), 90)
     (wrote,), (read,) = receiver.named("map"), receiver.named("reduce")
     for task in (wrote, read):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -20,7 +21,7 @@ from flight_server.protocol.errors import (
     PartitionFailed,
     Unauthenticated,
 )
-from spark_client import Reading, ShuffleClient, Writing
+from spark_client import Reading, ShuffleClient, Unreachable, Writing
 from spark_client.connection import RemoteServer
 from spark_client.lanes import put_stream
 from spark_client.lanes.put_stream import open_writing
@@ -183,6 +184,30 @@ async def test_an_aput_that_is_cancelled_while_it_opens_leaves_no_stream_open(
     assert len(opened) == 1
     with pytest.raises(PartitionFailed):
         await asyncio.to_thread(lambda: client.get("d").read_all())
+
+
+async def test_the_error_of_a_call_that_an_aput_was_cancelled_in_is_not_logged(
+    client: ShuffleClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing, cancelled, logged = threading.Event(), threading.Event(), list[dict[str, Any]]()
+
+    def cut_off(*_: Any) -> None:
+        writing.set()
+        assert cancelled.wait(30)
+        raise Unreachable("the put was cancelled")
+
+    monkeypatch.setattr(put_stream.PutStream, "write", cut_off)
+    monkeypatch.setattr(put_stream.PutStream, "cancel", lambda _: cancelled.set())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    putting = asyncio.create_task(client.aput("d", TABLE))
+    assert await asyncio.to_thread(writing.wait, 30)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    del putting
+    await asyncio.sleep(0)  # the step in which a call ends refers to it
+    await asyncio.to_thread(gc.collect)
+    assert logged == []
 
 
 def test_the_token_is_sent_and_a_wrong_one_is_an_error(

@@ -7,12 +7,14 @@ import inspect
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import NotFound
+from flight_server.protocol import Conflict, NotFound
 from spark_client import (
     AlreadyExists,
     FlightShuffleError,
@@ -25,6 +27,9 @@ from spark_client import (
 )
 from spark_client.connection import short_traces
 from spark_client.connection.traces import short_trace
+from spark_client.datasource.stream_read import FlightStreamReader
+from spark_client.datasource.writers import FlightStreamWriter
+from spark_client.pyspark_parts import interrupts_kept
 from tests.support.server_process import ServerProcess
 
 MOST_LINES = 15
@@ -36,7 +41,7 @@ def trace_of(call: Callable[[], Any]) -> tuple[BaseException, str]:
     """The error of the call, and what Python would print of it."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001 - each is looked at
+    except BaseException as error:  # noqa: BLE001 - each is looked at
         return error, traceback.format_exc()
     raise AssertionError("it raised nothing")
 
@@ -95,6 +100,26 @@ def inside(text: str) -> list[str]:
     return [line for line in ours if "traces.py" not in line]
 
 
+class NoStaging:
+    """It has nothing to seal."""
+
+    def seal(self, *_: Any) -> None:
+        raise Conflict("an earlier batch is lost") from ValueError("of the server")
+
+
+def test_a_mistake_in_a_part_of_the_data_source_has_no_frames_of_the_package_either() -> None:
+    ref: Any = SimpleNamespace(dataset="d", generation="g")
+    no_staging: Any = NoStaging()
+    stream = FlightStreamReader(ref, cast(Any, None))
+    for call in (
+        partial(stream.latestOffset, {"generation": "another", "partitions": 3}),
+        partial(FlightStreamWriter(no_staging, False).commit, [], 0),
+    ):
+        _, text = trace_of(call)
+        assert text.count("Traceback") == 1
+        assert inside(text) == []
+
+
 def test_a_time_that_is_no_number_is_refused_at_once() -> None:
     with pytest.raises(InvalidRequest, match="Timeouts: call_seconds is a number, not 'soon'"):
         Timeouts(call_seconds="soon")  # type: ignore[arg-type]
@@ -147,6 +172,21 @@ def test_an_error_of_a_function_of_the_callers_keeps_its_frames(empty_server: Se
         _, text = trace_of(lambda: client.put("d", batches()))
     assert "in batches" in text
     assert "put_stream" not in text
+
+
+def test_a_ctrl_c_is_shown_without_the_errors_that_hid_it() -> None:
+    @short_trace
+    def public() -> None:
+        with interrupts_kept():
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise RuntimeError("an error while sending")  # noqa: B904  # as Py4J
+
+    error, text = trace_of(public)
+    assert type(error) is KeyboardInterrupt
+    assert text.count("Traceback") == 1, text
+    assert len(text.splitlines()) <= MOST_LINES, text
 
 
 def test_a_bug_keeps_its_whole_trace() -> None:

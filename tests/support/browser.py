@@ -20,9 +20,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from spark_client.connection import Closable
 from tests.support import debian
 from tests.support.polling import eventually
 
@@ -56,7 +56,7 @@ def find() -> str | None:
     return next(filter(None, map(shutil.which, _NAMES)), None)
 
 
-class Browser:
+class Browser(Closable):
     """One browser with one page at a time; also a context manager that closes it."""
 
     def __init__(self, profile: Path) -> None:
@@ -153,14 +153,6 @@ class Browser:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         os.close(self._answers)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         """Send a command and return its answer; what comes before that is looked through for complaints."""

@@ -6,11 +6,12 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+
+from spark_client.connection import Closable
 
 DEADLINE_SECONDS = 30.0
 
@@ -35,7 +36,7 @@ class Answer:
         return json.loads(self.body)
 
 
-class RawGet:
+class RawGet(Closable):
     """One connection that asks for one URL after the other; also a context manager.
 
     Args:
@@ -125,14 +126,6 @@ class RawGet:
     def close(self) -> None:
         self._file.close()
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _line(self) -> str:
         try:

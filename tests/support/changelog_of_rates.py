@@ -16,17 +16,16 @@ import pyarrow as pa
 from flight_server.protocol import CreateRequest, KeepRule, Kind
 from spark_client import ShuffleClient
 from tests.support.polling import eventually
+from tests.support.rates import LATEST, RATES
 
-RULE = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
-KEEP = json.dumps(RULE)
-SCHEMA = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
+KEEP = json.dumps(LATEST)
 Row = tuple[str, int, float]
 
 
 def declare(client: ShuffleClient, name: str, delay_seconds: float = 3600.0) -> None:
     """Make the changelog. With a long delay nothing of it is compacted."""
-    schema = base64.b64encode(SCHEMA.serialize().to_pybytes()).decode()
-    keep = KeepRule.parse(RULE)
+    schema = base64.b64encode(RATES.serialize().to_pybytes()).decode()
+    keep = KeepRule.parse(LATEST)
     request = CreateRequest(name, Kind.CHANGELOG, schema=schema, keep=keep, delay_seconds=delay_seconds)
     client._open().action("create", request.encode())
 
@@ -34,9 +33,9 @@ def declare(client: ShuffleClient, name: str, delay_seconds: float = 3600.0) -> 
 def table(rows: Iterable[tuple[Row, int]]) -> pa.Table:
     """Rows and how often each is asserted."""
     listed = list(rows)
-    columns = [pa.array([row[place] for row, _ in listed], SCHEMA.types[place]) for place in range(3)]
+    columns = [pa.array([row[place] for row, _ in listed], RATES.types[place]) for place in range(3)]
     diffs = pa.array([diff for _, diff in listed], pa.int64())
-    return pa.Table.from_arrays([*columns, diffs], schema=SCHEMA.append(pa.field("_diff", pa.int64())))
+    return pa.Table.from_arrays([*columns, diffs], schema=RATES.append(pa.field("_diff", pa.int64())))
 
 
 def facts(client: ShuffleClient, name: str) -> dict[str, Any]:

@@ -16,13 +16,6 @@ from tests.support.durable import OPTIONS, action
 
 Row = tuple[Any, ...]
 
-SCHEMA = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
-LATEST = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
-
-
-def rates(*found: tuple[str, int, float]) -> pa.Table:
-    return pa.table([list(column) for column in zip(*found, strict=True)], schema=SCHEMA)
-
 
 def signed(data: pa.Table, *diffs: int, kind: pa.DataType | None = None) -> pa.Table:
     return data.append_column("_diff", pa.array(diffs, kind or pa.int64()))

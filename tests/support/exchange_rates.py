@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_client.changelogs import Changelog
+from tests.support.rates import RATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-RATES = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
 
 
 def quote(rates: Changelog, time: int, **each: float) -> int:

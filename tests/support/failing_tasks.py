@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,18 @@ def fails_first(marker: Path, how: str) -> Callable[[Iterator[Any]], Iterator[An
                 if how == "exit":
                     os._exit(1)
                 raise RuntimeError("first try")
+            yield batch
+
+    return fn
+
+
+def kills_first(marker: Path, victim: int) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A stage that passes its batches on, and kills a process at the first batch that any task has."""
+
+    def fn(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if first_time(marker):
+                os.kill(victim, signal.SIGKILL)
             yield batch
 
     return fn

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -113,13 +112,6 @@ class FakeStream:
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
     """(stream, n) of each row, in order."""
     return [(row["stream"], row["n"]) for batch in batches for row in batch.to_pylist()]
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.001)
 
 
 def fakes(count: int) -> list[FakeStream]:

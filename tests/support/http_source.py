@@ -14,11 +14,11 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self
 
 import pyarrow as pa
 
 from flight_server.protocol import FRAMES_TRAILER, FROM_TRAILER, ROWS_TRAILER
+from spark_client.connection import Closable
 
 Request = tuple[str, dict[str, str]]
 Answer = Callable[[str, dict[str, str]], Iterable[bytes]]
@@ -29,7 +29,7 @@ HEAD = (
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class HttpSource:
+class HttpSource(Closable):
     """Serves on a free port of the loopback; also a context manager."""
 
     def __init__(self, answer: Answer, *, closes: bool = False) -> None:
@@ -88,12 +88,6 @@ class HttpSource:
                 continue
         self._server.server_close()
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def chunk(data: bytes) -> bytes:

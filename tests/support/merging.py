@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyarrow import flight
@@ -13,6 +12,7 @@ from flight_server.protocol.errors import NotFound
 from spark_client.connection import RemoteServer, Timeouts
 from spark_client.lanes import PartitionCursor, ReadStream
 from spark_client.lanes.lane import LaneChoice
+from tests.support.polling import eventually
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])
 FRAMES, ROWS = 20, 500
@@ -40,7 +40,7 @@ def open_put(
     """A put that the server knows of: another connection may look for it."""
     command = PutCommand(name, partition, mode=mode).encode()
     writer = server.open_put(flight.FlightDescriptor.for_command(command), SCHEMA)[0]
-    until(lambda: _is_known(server, name), "the put arrives")
+    eventually(lambda: _is_known(server, name), expected=True)
     return writer
 
 
@@ -91,13 +91,6 @@ def read_all(stream: ReadStream) -> list[int]:
     numbers = [number for batch in batches_from(stream) for number in batch["n"].to_pylist()]
     stream.close()
     return numbers
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.005)
 
 
 EVERYTHING = list(range(FRAMES * ROWS))

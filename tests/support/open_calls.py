@@ -8,20 +8,20 @@ from __future__ import annotations
 import selectors
 import socket
 import time
-from types import TracebackType
-from typing import Self
 
 import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
 
+from spark_client.connection import Closable
+
 SERVICE = "arrow.flight.protocol.FlightService"
 DEADLINE_SECONDS = 60.0
 _READ_BYTES = 64 << 10
 
 
-class OpenCalls:
+class OpenCalls(Closable):
     """One connection and its calls; also a context manager that closes it."""
 
     def __init__(self, location: str, *, token: str | None = None) -> None:
@@ -112,14 +112,6 @@ class OpenCalls:
 
     def close(self) -> None:
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _flush(self) -> None:
         if data := self._connection.data_to_send():

@@ -19,10 +19,12 @@ import struct
 import threading
 from typing import Self
 
+from spark_client.connection import Closable
+
 _READ_BYTES = 64 << 10
 
 
-class Proxy:
+class Proxy(Closable):
     """Listens on a free port of the loopback as soon as it is made; also a context manager."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -116,12 +118,6 @@ class Proxy:
         self.cut()
         for thread in self._threads:
             thread.join(10)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _spawn(self, target: object, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name="proxy", daemon=True)  # type: ignore[arg-type]

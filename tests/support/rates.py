@@ -15,6 +15,7 @@ from spark_client.changelogs.version_follower import Follower
 
 RATES = pa.schema([("currency", pa.string()), ("time", pa.int64()), ("rate", pa.float64())])
 BY: dict[str, Any] = {"key": ["currency"], "order_by": "time"}
+LATEST = {"rule": "latest", "key": ["currency"], "order_by": ["time"]}
 LANES = ["bulk", "grpc"]
 MOST_LANES = ["bulk", pytest.param("grpc", marks=pytest.mark.long)]
 """Where another test shows the same promise over gRPC."""

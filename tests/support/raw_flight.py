@@ -17,6 +17,8 @@ import grpc
 import pyarrow as pa
 from pyarrow import flight
 
+from spark_client.connection import Closable
+
 DESCRIPTOR, HEADER, METADATA, BODY = 1, 2, 3, 1000
 DEADLINE_SECONDS = 30.0
 _PREFIX = "/arrow.flight.protocol.FlightService/"
@@ -50,7 +52,7 @@ class Refused(Exception):
         return parsed
 
 
-class RawFlight:
+class RawFlight(Closable):
     """A connection; also a context manager that closes it. Its reads get each frame as it is stored.
 
     ``ahead_bytes``: how much of a stream is taken ahead of its reader; gRPC finds its own measure otherwise.
@@ -107,14 +109,6 @@ class RawFlight:
 
     def close(self) -> None:
         self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class OpenPut:

@@ -11,9 +11,10 @@ import ssl
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
+
+from spark_client.connection import Closable
 
 DEADLINE_SECONDS = 30.0
 END = struct.pack(">I", 0)
@@ -37,7 +38,7 @@ def framed(message: bytes) -> bytes:
     return struct.pack(">I", len(message)) + message
 
 
-class RawPut:
+class RawPut(Closable):
     """One connection to a put location; also a context manager that closes it.
 
     Args:
@@ -159,14 +160,6 @@ class RawPut:
                 raise BrokenOff(f"{len(got)} of {size_bytes} bytes came")
             got += part
         return bytes(got)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def put(location: str, messages: Iterable[bytes], **options: Any) -> list[bytes]:

@@ -18,9 +18,10 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
+
+from spark_client.connection import Closable
 
 from .server_fork import DISK, Forked
 from .watched_server import DIRECTORY
@@ -35,7 +36,7 @@ COMMAND: Sequence[str | Path] | None = None
 Option = str | int | float | bool | Path | None
 
 
-class ServerProcess:
+class ServerProcess(Closable):
     """A running ``flight-server``; also a context manager that closes it."""
 
     def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
@@ -182,14 +183,6 @@ class ServerProcess:
     def tail(self, lines: int = 50) -> str:
         """Return the end of the log."""
         return "\n".join(self.log[-lines:])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

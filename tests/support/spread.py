@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -87,3 +87,8 @@ def everything(servers: int) -> list[int]:
     return sorted(
         row for server in range(servers) for part in range(PARTITIONS) for row in rows_of(server, part)
     )
+
+
+def values(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    """The numbers of all rows, in order."""
+    return [row for batch in batches for row in batch.column(0).to_pylist()]

@@ -85,7 +85,7 @@ class Compactor:
         if changelog.working or changelog in self._planning or state is not ChangelogState.OPEN:
             return
         runs = few_runs(contents)
-        if runs and changelog.layout.is_simple:
+        if runs:
             work = Rewrite(contents, runs, None, self._memory)
             for _ in work.steps:
                 pass

@@ -8,15 +8,16 @@ Ranges
     updates up to the version ``since``: a file or, of a small changelog, in memory, and in the records.
 
 Recent runs
-    They have all updates above the ``since`` of their range, in no order; a run spans any ranges. Rows that a base
-    stands for, since their range was folded, may still be in a recent run, until it is rewritten. They are *dead*:
-    readers pass over them.
+    They have all updates above the ``since`` of their range; a run spans any ranges. They are in the order of their
+    first versions: the updates of each key are then mostly in order as soon as those of all runs are sorted by hash,
+    which takes a sixth of the time of a sort by hash and order. Rows that a base stands for, since their range was
+    folded, may still be in a recent run, until it is rewritten. They are *dead*: readers pass over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -183,11 +184,13 @@ class Contents:
 
     def committed(self, runs: Sequence[Run]) -> Contents:
         """With runs of new versions."""
-        return replace(self, recent=(*self.recent, *runs))
+        return Contents(self.bases, (*self.recent, *runs))
 
     def rewritten(self, runs: Sequence[Run], by: Sequence[Run]) -> Contents:
         """With others in the place of recent runs, of which some may have gone meanwhile."""
-        return replace(self, recent=(*by, *(run for run in self.recent if run not in runs)))
+        recent = [*by, *(run for run in self.recent if run not in runs)]
+        recent.sort(key=lambda run: run.first_version)
+        return Contents(self.bases, tuple(recent))
 
     def folded(self, by: Sequence[Range]) -> Contents:
         """With these ranges in the place of those that they cover. Recent runs of which all rows are dead go."""
@@ -200,4 +203,4 @@ class Contents:
             first, last = bases.numbers_of(np.array(run.ends(), np.uint64)).tolist()
             if run.last_version > bases.sinces[first : last + 1].min():
                 recent.append(run)
-        return replace(self, bases=bases, recent=tuple(recent))
+        return Contents(bases, tuple(recent))

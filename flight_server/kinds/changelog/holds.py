@@ -208,15 +208,13 @@ class Holds:
 
     @contextmanager
     def changing(self, change: HoldChange) -> Iterator[None]:
-        """While a change is written, compaction passes neither the new version nor the present one, which stays held if
-        the disk refuses.
+        """While a change is written, in the changelog's turn, in which no fold begins, the present holds do not end by
+        themselves: they stay if the disk refuses.
         """
         self._changing = change.released | {change.name}
-        self.follow(change, change.version, lasting=True)
         try:
             yield
         finally:
-            self.leave(change)
             self._changing = frozenset()
 
     def make(self, change: HoldChange) -> None:

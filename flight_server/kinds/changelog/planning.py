@@ -59,8 +59,6 @@ MEMORY_BYTES = 8 << 20
 BASE_BYTES = 1 << 20
 """A base in memory is at most so large, because each fold writes it to the records."""
 RECORDS_BYTES = 8 << 20
-FEW_ROWS = 256
-FEW_BYTES = 64 << 10
 MANY_FILES = 24
 """If recent runs are more files, they are rewritten before ranges are folded."""
 
@@ -185,10 +183,11 @@ def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | Non
 
 def few_runs(contents: Contents) -> list[Run]:
     """Recent runs in memory, of one size, that become one in a millisecond, if they are many."""
+    few = contents.bases.layout.are_few
     rows_of: dict[Run, int] = {
         run: run.rows
         for run in contents.recent
-        if isinstance(run, MemoryRun) and run.rows <= FEW_ROWS and run.size_bytes <= FEW_BYTES
+        if isinstance(run, MemoryRun) and few(run.rows, run.size_bytes)
     }
     return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
 

@@ -60,6 +60,7 @@ from flight_server.protocol.checksums import message_crc32c
 from flight_server.tiering import Reader
 
 from .changelog import Changelog, ChangelogState
+from .contents import Contents
 from .runs import Damaged
 from .views import FEW_BYTES, FEW_ROWS, View, ViewPart
 
@@ -127,10 +128,10 @@ class ChangelogRead:
         changelog, versions, position = self._changelog, self._versions, self._versions.after
         changelog.readers += 1
         try:
+            self._held = self._newest() if position is None else position
+            self._hold(reader)
             while True:
-                newest = changelog.upper if versions.as_of is None else versions.as_of
-                self._held = newest if position is None else position
-                self._hold(reader)
+                newest = self._newest()
                 if position is None or position < newest or not versions.follow:
                     async for part in self._parts(reader, position, newest):
                         yield part
@@ -158,6 +159,9 @@ class ChangelogRead:
             changelog.holds.leave(self)
             changelog.wake()
 
+    def _newest(self) -> int:
+        return self._changelog.upper if self._versions.as_of is None else self._versions.as_of
+
     def _hold(self, reader: Reader, until: float = math.inf) -> None:
         self._changelog.holds.follow(self, self._held, reader.peer, until=until)
 
@@ -166,7 +170,7 @@ class ChangelogRead:
     ) -> AsyncGenerator[VersionBurst, None]:
         changelog, budget = self._changelog, self._reads.budget
         room_bytes = 2 * self._reads.slice_bytes
-        few = after is not None and _new_bytes(changelog.view(), after) < FOLLOWED_BYTES // 4
+        few = after is not None and _new_bytes(changelog.contents, after) < FOLLOWED_BYTES // 4
         if few:
             room_bytes = min(FOLLOWED_BYTES, room_bytes)
         at = ViewPart()
@@ -179,7 +183,7 @@ class ChangelogRead:
             self._hold(reader, time.monotonic() + STALLED_SECONDS)
             yield VersionBurst(messages, room)
             del messages, room
-            if self._held >= changelog.since:  # a hold that has ended comes again
+            if at.left and self._held >= changelog.since:  # a hold that has ended comes again
                 self._hold(reader)
             reader.pace.took(size_bytes)
 
@@ -256,8 +260,8 @@ def _place(reader: Reader) -> dict[str, Any]:
     return {"dataset": reader.dataset, "partition": reader.partition, "peer": reader.peer}
 
 
-def _new_bytes(view: View, after: int) -> int:
-    return sum(run.size_bytes for run in view.runs if run.last_version > after)
+def _new_bytes(contents: Contents, after: int) -> int:
+    return sum(run.size_bytes for run in contents.recent if run.last_version > after)
 
 
 def encode(
@@ -299,10 +303,8 @@ def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMes
     written = io.BytesIO()
     with pa.ipc.new_stream(written, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata=metadata)
-    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(written.getvalue()))
-    reader.read_next_message()  # the schema
-    message = reader.read_next_message()
-    header, body = memoryview(message.metadata), memoryview(message.body)
+    _schema, messages = ipc_framing.split(written.getvalue())
+    header, body = ipc_framing.split(messages[: -len(ipc_framing.END_OF_STREAM)])
     parts = wire.FlightData(header=header, body=body)
     app_metadata = dump_json({"version": version, **({"last": True} if last else {})})
     return VersionedMessage(parts, message_crc32c(header, body), batch.num_rows, app_metadata)

@@ -5,9 +5,8 @@ changelog. Its row is in the records before ``create`` returns. A server without
 records of it; its run files are in the temporary one.
 
 Recovery
-    Each changelog has its last acknowledged version, its holds and its transactions. Recovery comes before the server
-    listens, under the directory's lock, so it may block. Rows of small puts that no file has are joined to runs in
-    memory.
+    Recovery comes before the server listens, under the directory's lock, so it may block. ``restoring`` says what each
+    changelog has then.
 
     A changelog whose rows are damaged, or one of whose files is missing or proven damaged, goes to the quarantine;
     others are not concerned. One whose rule this server cannot run goes there, too. One whose damage was found while it
@@ -25,14 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import structlog
 
 from flight_server.access import ANYONE, Permission
 from flight_server.concurrency import Background, Waits, in_slices, in_thread
-from flight_server.datasets import Append, Caller, Catalogue, Dataset, OnDisk, Transactions
+from flight_server.datasets import Append, Caller, Catalogue, Dataset, OnDisk
 from flight_server.frames import SchemaMessage
 from flight_server.kinds import Action, DatasetKind
 from flight_server.memory import MemoryPool
@@ -57,8 +55,6 @@ from flight_server.records import (
     Quarantined,
     RecordGone,
     StoredChangelog,
-    StoredRange,
-    StoredVersions,
     changelogs,
 )
 from flight_server.storage import FileHeader, NotAFile
@@ -73,13 +69,13 @@ from .changelog import (
 )
 from .commits import Commits
 from .compactor import DUTIES, Compactor
-from .contents import Bases, Contents, Range
 from .emitting import Emitter
 from .holds import MAX_LAPSED
 from .reads import ChangelogRead, ChangelogReads
+from .restoring import restore
 from .rules import make_rule
-from .runs import MAX_HASH, Damaged, Layout, MemoryRun, Run, RunFile, RunFolder, Updates, of_block
-from .timeline import Timeline, past_time, wall_time
+from .runs import Damaged, Layout, MemoryRun, RunFolder
+from .timeline import wall_time
 from .writes import ChangelogSink, ChangelogWrite, VersionAppends
 
 MEMORY_SHARE = 16
@@ -87,8 +83,6 @@ MEMORY_SHARE = 16
 
 CHANGELOG_BYTES = 4096
 """An idle changelog beside its dataset: the object, its state, its rule and its records."""
-JOINED_ROWS = 32 << 10
-"""Versions are brought back in runs of up to so many rows."""
 METRICS = {
     "changelogs_damaged": "changelogs that were found damaged on disk",
     "changelogs_not_emitting": "changelogs whose rule's pairs go nowhere, or wait until their target takes rows",
@@ -543,7 +537,9 @@ def _recover(store: ChangelogKind, connection: sqlite3.Connection) -> None:
             continue
         declared = stored.declared
         try:
-            _add(store, _restored(store, stored))
+            changelog = store.changelog_of(declared)
+            restore(changelog, stored, store.memory, store.catalogue.budget.metadata)
+            _add(store, changelog)
         except OutOfBudget as full:
             raise OSError(f"changelog {declared.dataset!r} cannot be recovered: {full.message}") from None
         except (Damaged, NotAFile, FlightShuffleError) as refusal:
@@ -575,74 +571,3 @@ def _add(store: ChangelogKind, changelog: Changelog) -> None:
     catalogue.restore(dataset)
     changelog.wake()
     _log.info("changelog_recovered", dataset=changelog.name, upper=changelog.upper, rows=changelog.rows)
-
-
-def _restored(store: ChangelogKind, stored: StoredChangelog) -> Changelog:
-    changelog = store.changelog_of(stored.declared)
-    files = [_file(changelog, *run) for run in stored.runs]
-    changelog.records.restore(stored, files)
-    changelog.since = max(stored.since, *(fold.since for fold in stored.folds), 0)
-    changelog.upper = stored.upper
-    changelog.timeline = _timeline(stored)
-    changelog.transactions = Transactions(
-        changelog.name, store.catalogue.budget.metadata, stored.transactions, stored.forgotten
-    )
-    for hold in stored.holds:
-        changelog.holds.restore(hold)
-    for fold in stored.folds:
-        if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
-            raise Damaged("a fold of it cannot have begun")
-        changelog.begun = fold
-    contents = _contents(changelog.layout, stored.ranges, files, store.memory)
-    changelog.contents = contents.committed(_in_memory(contents.bases, stored.versions, store.memory))
-    return changelog
-
-
-def _file(changelog: Changelog, name: str, version: int | None, blocks: list[list[int]]) -> RunFile:
-    try:
-        return RunFile.opened(changelog.folder, changelog.layout, name, version, blocks)
-    except (FileNotFoundError, ValueError):  # a name that can be no file's
-        raise Damaged(f"{name!r} is missing") from None
-
-
-def _contents(
-    layout: Layout, ranges: list[StoredRange], files: list[RunFile], memory: MemoryPool
-) -> Contents:
-    if not ranges:
-        return Contents.empty(layout).committed(files)
-    if ranges[0].low != 0:
-        raise Damaged("its first range does not begin with the first hash")
-    runs = {file.name: file for file in files}
-    restored = []
-    for each, following in zip_longest(ranges, ranges[1:]):
-        high = MAX_HASH if following is None else following.low - 1
-        base: Run | None = None
-        if each.base is not None:
-            base = runs.pop(each.base, None)
-            if base is None:
-                raise Damaged(f"{each.base} is the base of a range, and no row of table 'run' has it")
-        elif each.block is not None:
-            base = MemoryRun(of_block(layout, each.block), memory.empty())
-        restored.append(Range(each.low, high, each.since, base, each.block))
-    return Contents(Bases(layout, tuple(restored)), tuple(runs.values()))
-
-
-def _in_memory(bases: Bases, versions: list[StoredVersions], memory: MemoryPool) -> list[Run]:
-    """The versions that no file has."""
-    parts: list[Updates] = []
-    runs: list[Run] = []
-    for number, stored in enumerate(versions, 1):
-        parts.append(bases.alive(of_block(bases.layout, stored.block)))
-        if number == len(versions) or sum(map(len, parts)) >= JOINED_ROWS:
-            updates, parts = Updates.joined(bases.layout, parts), []
-            runs += [MemoryRun(updates, memory.empty())] if len(updates) else []
-    return runs
-
-
-def _timeline(stored: StoredChangelog) -> Timeline:
-    times = [(each.last, past_time(each.time)) for each in stored.versions]
-    times.append((stored.upper, past_time(stored.time)))
-    timeline = Timeline(stored.declared.delay_seconds, *times[0])
-    for version, committed in times[1:]:
-        timeline.add(version, committed)
-    return timeline

@@ -97,7 +97,7 @@ from flight_server.transfer import PutReceiver, Reads
 
 from .bulk_get import ArrowStream, BulkRead, BulkVersionRead
 from .bulk_put import READ_BYTES, Intake
-from .connections import EndedInputs, Runner, refusal
+from .connections import Runner, disconnect_left, refusal
 from .dashboard import PAGE_PATH, Dashboard
 from .json_answers import json_answer, peer_of, send_report, small_body
 from .listening import bind
@@ -166,7 +166,6 @@ class HttpServer:
         # Connections that have sent a request, and when each other one was first seen.
         self._requesters: set[object] = set()
         self._silent_since: dict[object, float] = {}
-        self._ended_inputs = EndedInputs(reads.delivery.stall_seconds)
         self._newcomers = Turns(both_ends=True)
         self._routes: dict[Any, tuple[Operation, Handler]] = {}
         self._doorkeeper = Doorkeeper(
@@ -203,7 +202,6 @@ class HttpServer:
         self._runner = Runner(
             app,
             self._calls,
-            self._ended_inputs,
             access_log=None,
             handler_cancellation=True,
             keepalive_timeout=IDLE_CONNECTION_SECONDS,
@@ -214,10 +212,6 @@ class HttpServer:
         bound = int(listener.getsockname()[1])
         self._logins.listen_at(bound, secure=tls is not None)
         return bound
-
-    def drain(self) -> None:
-        """Wait for no client that has left; see ``connections``, "Ended inputs"."""
-        self._ended_inputs.drain()
 
     async def stop(self) -> None:
         """Close every connection, after ``Running`` has ended the calls on them. Twice is fine."""
@@ -232,7 +226,8 @@ class HttpServer:
         now = asyncio.get_running_loop().time()
         server = None if self._runner is None else self._runner.server
         connections: list[Any] = [] if server is None else server.connections
-        self._ended_inputs.look(connections if self._secure else ())
+        if self._secure:
+            disconnect_left(connections)
         self._requesters.intersection_update(connections)
         self._silent_since = {
             each: self._silent_since.get(each, now) for each in connections if each not in self._requesters

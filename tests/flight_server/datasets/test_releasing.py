@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -52,6 +53,21 @@ async def test_attempts_that_are_not_accepted_are_released_in_steps(pool: Memory
     dataset = written(pool)
     accept(dataset, {})
     assert pool.used_bytes == PARTS * FRAMES * 10
+    await run_later()
+
+
+async def test_the_frames_of_one_attempt_are_handed_over_and_taken_back_in_steps(pool: MemoryPool) -> None:
+    dataset = Dataset("d", kind=Kind.SHUFFLE)
+    attempt = dataset.begin_attempt(0, "a")
+    for _ in range(3 * FEW):
+        attempt.publish(0, frame(10, pool=pool))
+    dataset.commit(attempt, Commit(3 * FEW, 3 * FEW))
+    handed_over = [len(dataset.partition(0).table) for _ in dataset.accepting(None, None)]
+    taken_back = [len(attempt.frames) for _ in dataset.giving_back()]
+    for moved in (handed_over, taken_back):
+        assert max(more - fewer for fewer, more in pairwise([0, *moved, 3 * FEW])) <= FEW
+    dataset.reopen()
+    dataset.drop()
     await run_later()
 
 

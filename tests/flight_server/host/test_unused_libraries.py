@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.support.python_program import output_of
 from tests.support.server_process import ServerProcess
 
 
@@ -70,7 +69,6 @@ assert "aiohttp.client" in sys.modules and type(aiohttp).__name__ == "module"
 @pytest.mark.long
 def test_an_idle_server_has_not_imported_what_only_requests_need() -> None:
     """And the rest of aiohttp is there when it is asked for."""
-    found = subprocess.run([sys.executable, "-c", STARTED], check=True, capture_output=True, text=True)
-    modules = set(json.loads(found.stdout))
+    modules = set(json.loads(output_of(STARTED)))
     assert {"flight_server.lanes.grpc.service", "structlog"} <= modules
     assert modules & UNUSED_WHEN_IDLE == set()

@@ -5,9 +5,7 @@ In processes of their own: the allocator's settings are for the whole process.
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,8 @@ from flight_server.memory import Heap, MemoryPool
 from flight_server.memory import heap as heap_module
 from flight_server.memory.allocator import populate
 from tests.support.polling import eventually
+from tests.support.python_program import output_of
 
-ROOT = Path(__file__).resolve().parents[3]
 MIB = 1 << 20
 BEGIN = """
 import ctypes
@@ -47,20 +45,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(code: str) -> str:
-    """What the code prints, after ``BEGIN``, in a new process."""
-    answer = subprocess.run(
-        [sys.executable, "-c", BEGIN + code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr
-    return answer.stdout.strip()
-
-
 @pytest.mark.parametrize(
     "huge",
     [pytest.param(False, id="small pages"), pytest.param(True, id="huge pages", marks=pytest.mark.long)],
@@ -72,7 +56,7 @@ print(resident_share(64))
 allocator.populate(128 * MIB, huge={huge})
 print(resident_share(100))
 """
-    before, after = (float(share) for share in run(code).split())
+    before, after = (float(share) for share in output_of(BEGIN + code).split())
     assert before < 0.2
     assert after > 0.9
 
@@ -86,7 +70,7 @@ eventually(lambda: grows.populated_bytes > grows.lead_bytes * 3 // 4, True)
 print(resident_share(grows.lead_bytes // MIB * 3 // 4))
 grows.stop()
 """
-    assert float(run(code)) > 0.9
+    assert float(output_of(BEGIN + code)) > 0.9
 
 
 @pytest.mark.parametrize(
@@ -108,7 +92,7 @@ for _ in range(2):
     taken = None
     allocator.give_back()
 """
-    past, within = (int(grown) for grown in run(code).split())
+    past, within = (int(grown) for grown in output_of(BEGIN + code).split())
     assert past == 0
     assert 16 <= within <= 32
 
@@ -123,7 +107,7 @@ for _ in range(25):
     grows.look()
 print(allocator.resident_bytes() - settled < grows.lead_bytes // 4, grows.populated_bytes < grows.lead_bytes // 4)
 """
-    assert run(code).split() == ["True"] * 3
+    assert output_of(BEGIN + code).split() == ["True"] * 3
 
 
 def test_what_the_start_has_freed_is_returned() -> None:
@@ -136,7 +120,7 @@ it.start()
 print((before - allocator.resident_bytes()) // MIB)
 it.stop()
 """
-    assert int(run(code)) >= 48
+    assert int(output_of(BEGIN + code)) >= 48
 
 
 def test_a_server_too_small_for_it_and_a_process_that_is_not_tuned_populate_nothing() -> None:

@@ -21,6 +21,18 @@ def test_shrinking_or_splitting_more_than_is_held_is_an_error_and_changes_nothin
     assert pool.used_bytes == held.size_bytes == 10
 
 
+def test_what_asks_later_does_not_overtake_a_request_that_waits() -> None:
+    pool, granted = MemoryPool(100), list[Reservation]()
+    held = pool.reserve(60)
+    waiting = pool.request(50, granted.append)
+    assert pool.try_reserve(10) is None
+    waiting.cancel()
+    assert pool.try_reserve(10) is not None
+    pool.request(50, granted.append)
+    held.free()
+    assert [each.size_bytes for each in granted] == [50]
+
+
 def test_growth_above_a_mark_is_told_once_and_only_for_the_mark_set_last() -> None:
     pool, told = MemoryPool(100), list[int]()
     account = pool.account("frames", 90)

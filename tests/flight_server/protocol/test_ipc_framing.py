@@ -79,3 +79,11 @@ def test_a_layout_that_leads_out_of_the_header_is_refused() -> None:
             IpcHeader(shorter).decompressed_bytes(lambda _: 1)
         except BadFrame:
             continue
+
+
+def test_encapsulated_messages_are_split_behind_the_first_header() -> None:
+    header, body = _written(BATCH)
+    schema = BATCH.schema.serialize().to_pybytes()
+    first, rest = ipc_framing.split(schema + BATCH.serialize().to_pybytes())
+    assert IpcHeader(first).kind is MessageKind.SCHEMA
+    assert tuple(map(bytes, ipc_framing.split(rest))) == (header, body)

@@ -46,6 +46,11 @@ def test_rows_come_back_as_they_were_put(rows: list[tuple[Any, ...]]) -> None:
         assert list(TABLE.rows(connection, "1 ORDER BY id")) == rows
 
 
+def test_a_negative_zero_is_no_damage(connection: sqlite3.Connection) -> None:
+    TABLE.put(connection, [(1, "", b"", -0.0)])
+    assert list(TABLE.rows(connection)) == [(1, "", b"", 0.0)]
+
+
 @given(ROWS, ROWS)
 def test_rows_that_differ_have_other_checksums(one: tuple[Any, ...], other: tuple[Any, ...]) -> None:
     assert (checksum(one) == checksum(other)) == (repr(one) == repr(other))

@@ -30,6 +30,7 @@ from tests.support.durable import get as read
 from tests.support.frames import frame, on_disk
 from tests.support.nodes import running_node
 from tests.support.polling import eventually
+from tests.support.rates import LATEST, RATES, rates_of
 from tests.support.server_process import ServerProcess
 
 LIMIT_BYTES = 8 << 20
@@ -161,8 +162,8 @@ def test_rows_on_disk_are_shown_after_a_restart(tmp_path: Path) -> None:
         with flight.connect(server.location) as client:
             action(client, "create", dataset="kept", durable=True)
             put(client, table(500), dataset="kept")
-            changelogs.create(client, "log", changelogs.SCHEMA, keep=changelogs.LATEST)
-            changelogs.put(client, "log", changelogs.rates(("EUR", 1, 1.0), ("USD", 1, 2.0)))
+            changelogs.create(client, "log", RATES, keep=LATEST)
+            changelogs.put(client, "log", rates_of(("EUR", 1, 1.0), ("USD", 1, 2.0)))
         again = server.restart(memory_limit="64MiB", data_dir=tmp_path)
     with again:
         assert [row[0] for row in ask(again, "kept")["rows"]] == [str(n) for n in range(20)]
@@ -172,10 +173,10 @@ def test_rows_on_disk_are_shown_after_a_restart(tmp_path: Path) -> None:
 def test_a_changelog_shows_rows_of_its_newest_version(
     server: ServerProcess, client: flight.FlightClient
 ) -> None:
-    changelogs.create(client, "log", changelogs.SCHEMA, keep=changelogs.LATEST, delay_seconds=3600)
+    changelogs.create(client, "log", RATES, keep=LATEST, delay_seconds=3600)
     assert ask(server, "log")["note"] == "no reader would get a row yet"
     for time in (1, 2):
-        changelogs.put(client, "log", changelogs.rates(("EUR", time, time / 2), ("USD", time, 9.0)))
+        changelogs.put(client, "log", rates_of(("EUR", time, time / 2), ("USD", time, 9.0)))
     answer = ask(server, "log")
     assert sorted(answer["rows"]) == [["EUR", "2", "1"], ["USD", "2", "9"]]
     assert answer["columns"][2] == {"name": "rate", "type": "double", "nullable": True}

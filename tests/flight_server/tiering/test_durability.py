@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -10,23 +12,27 @@ import pytest
 
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.frames.message import NO_DICTIONARIES
+from flight_server.kinds.seals import seal as seal_shuffle
 from flight_server.memory.accounts import Budget
 from flight_server.node import Node
-from flight_server.protocol import Retention
+from flight_server.protocol import Conflict, Retention, WriteMode
 from flight_server.storage.disk import Disk
 from flight_server.tiering.recovery import recover
 from tests.support.frames import dictionary
 from tests.support.queues import take_one
 from tests.support.sealing import (
+    bytes_after_restart,
     bytes_of,
     committed,
     create,
     files,
     frame,
     frames_of,
+    hold_commit,
     publish,
     restarted,
     seal,
+    staged,
 )
 
 
@@ -55,6 +61,60 @@ async def test_the_last_two_partitions_may_be_sealed_in_the_same_moment(node: No
         node.durability.persist(dataset, [1], lambda: None),
     )
     assert committed(tmp_path) == [dataset.generation]
+
+
+async def test_frames_and_dictionaries_are_synced_before_their_rows_are_committed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    words = dictionary(b"words", 0, pool=node.budget.frames)
+    state = NO_DICTIONARIES.replaced(7, words, delta=False)
+    dataset.begin_stream(0).publish(frame(node, b"batch", state))
+    held = hold_commit(node, monkeypatch)
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: None))
+    await held.reached()
+    assert words.slice is not None
+    for segment in {*dataset.partition(0).table.segments(), words.slice.segment}:
+        assert segment.synced_bytes == segment.size_bytes > 0
+    held.go_on()
+    await sealing
+
+
+async def test_a_file_that_has_vanished_is_written_again_by_the_seal(node: Node, tmp_path: Path) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"spilled", b"in ram"])
+    spilled, _ = dataset.partition(0).frames()
+    assert dataset.writer is not None
+    spilled.move_to(dataset.writer.append([b"spilled"])[0])
+    (file,) = files(tmp_path)
+    file.unlink()
+    await node.durability.persist(dataset, [0], lambda: None)
+    assert await bytes_after_restart(tmp_path) == [b"spilled", b"in ram"]
+
+
+async def test_a_seal_may_be_repeated_after_a_restart_with_the_attempts_that_it_had(
+    node: Node, tmp_path: Path
+) -> None:
+    dataset, request = staged(node, WriteMode.NEW)
+    await seal_shuffle(node.durability, dataset, request)
+    with closing(restarted(tmp_path)) as after:
+        attempts = after.find("d").attempts
+        assert attempts.chosen(request.attempts) is None
+        with pytest.raises(Conflict, match="sealed with other attempts"):
+            attempts.chosen({0: "b"})
+
+
+async def test_a_file_that_lacks_the_end_of_a_frame_is_put_aside_by_the_next_start(
+    node: Node, tmp_path: Path
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"frame"])
+    await node.durability.persist(dataset, [0], lambda: None)
+    (file,) = files(tmp_path)
+    os.truncate(file, file.stat().st_size - 1)
+    with closing(restarted(tmp_path)) as after:
+        assert after.get("d") is None
+        assert [entry.files for entry in after.disk.quarantine.entries] == [(file.name,)]
 
 
 async def test_dictionaries_are_found_again_in_their_order_and_shared(node: Node, tmp_path: Path) -> None:
@@ -104,10 +164,12 @@ async def test_retention_in_seconds_goes_on_where_it_was(
     publish(node, dataset, 0, [b"x"])
     await node.durability.persist(dataset, [0], lambda: None)
     seal(dataset, 0)
-    now = 1_000_000.0
+    now, wall = 1_000_000.0, time.time() + 60
+    monkeypatch.setattr(time, "time", lambda: wall)
     with closing(restarted(tmp_path, clock=lambda: now)) as catalogue:
+        now += 35
         assert not catalogue.find("d").outlived
-        now += 101
+        now += 6
         assert catalogue.find("d").outlived
 
 

@@ -65,6 +65,49 @@ async def test_frames_that_the_spiller_moves_during_the_seal_are_sealed_where_th
     assert committed(tmp_path) == [dataset.generation]
 
 
+async def test_frames_that_are_sealed_while_the_spiller_writes_them_leave_ram_and_stay_where_they_are(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node)
+    publish(node, dataset, 0, [b"one", b"two"])
+    frames = list(dataset.partition(0).frames())
+    # A writer of its own, because the spiller's is held.
+    apart = node.catalogue.disk.writer("d", dataset.generation, dataset.kind, durable=True)
+    assert apart is not None
+    sealed = apart.append([b"one", b"two"])
+    held = Held(SegmentWriter, "append", monkeypatch)
+    others = node.budget.frames.reserve(node.budget.frames.limit_bytes or 0)
+    spilling = asyncio.ensure_future(node.spiller.run())
+    node.spiller.poke()
+    await held.reached()
+    for frame_, place in zip(frames, sealed, strict=True):
+        frame_.place(place)
+    others.free()
+    held.go_on()
+    async with asyncio.timeout(30):
+        while any(each.resident for each in frames):  # noqa: ASYNC110  # the spiller has no event for a move
+            await asyncio.sleep(0.005)
+    assert [each.slice for each in frames] == sealed
+    spilling.cancel()
+    await asyncio.wait([spilling])
+
+
+async def test_a_stream_whose_lease_ends_while_it_is_sealed_stays(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = create(node, lease_seconds=1.0)
+    publish(node, dataset, 0, [b"x"])
+    held = hold_commit(node, monkeypatch)
+    sealing = asyncio.ensure_future(node.durability.persist(dataset, [0], lambda: seal(dataset, 0)))
+    await held.reached()
+    dataset.used_at -= 2.0
+    assert not any(node.catalogue.expire())
+    held.go_on()
+    await sealing
+    assert not any(node.catalogue.expire()), "its lease begins anew"
+    assert committed(tmp_path) == [dataset.generation]
+
+
 async def test_a_partition_that_is_lost_during_the_seal_is_not_sealed_as_an_empty_one(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flight_server.memory import Pace
+from flight_server.memory.accounts import PROOF_BYTES
 from flight_server.protocol.errors import ReaderTooSlow
 from flight_server.tiering.readback import Reader
 from tests.flight_server.transfer.test_delivery import end, takes_nothing
@@ -43,6 +44,25 @@ async def test_a_proven_reader_is_ended_if_it_shares_a_message_that_has_the_room
             with pytest.raises(ReaderTooSlow):
                 await write
         waits.cancel()
+        await end(write)
+
+
+async def test_a_reader_whose_write_lasts_has_to_prove_itself_again_and_loses_what_was_read_ahead(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        pace, stalls = Pace(), list[bool]()
+        pace.took(PROOF_BYTES)
+        pace.on_stall = lambda: stalls.append(True)
+        write = asyncio.ensure_future(node.delivery.deliver(takes_nothing, b"", Reader("d", 0, "slow", pace)))
+        await asyncio.sleep(0)
+        ((timeout, listed),) = node.delivery.writes.items()
+        for seconds, stalled in ((0.9, False), (1.1, True)):
+            node.delivery.writes[timeout] = replace(listed, since=listed.since - seconds)
+            node.eviction.look()
+            assert (bool(stalls), pace.allowed_bytes(1) == 0) == (stalled, stalled)
+        pace.took(PROOF_BYTES)
+        assert not pace.proven
         await end(write)
 
 

@@ -119,6 +119,15 @@ async def test_a_dataset_without_rows_has_an_object_too(node: Node, root: Path) 
     assert ObjectIndex.parse(path_of(index_of(address)).read_bytes(), crc32c).partitions == {}
 
 
+async def test_the_object_of_a_dataset_that_was_replaced_is_deleted(node: Node, root: Path) -> None:
+    address = await node.offloads.write(sealed(node, {1: rows(1)}), prefix_of(root))
+    await node.offloads.forget_ended()
+    assert path_of(address).exists()
+    node.catalogue.install(node.catalogue.prepare(CreateRequest("a/d"), SchemaMessage.of(SCHEMA)))
+    await node.offloads.forget_ended()
+    assert not path_of(address).exists()
+
+
 @pytest.mark.parametrize("suffix", [".arrows", ".json"])
 async def test_a_full_disk_fails_the_write_and_leaves_nothing(node: Node, root: Path, suffix: str) -> None:
     dataset = sealed(node, {0: rows(0)})

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import aclosing
+from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from flight_server.datasets import Dataset, Partition, PartitionState
 from flight_server.frames import Encoder, Frame, FrameBuilder, SchemaMessage
 from flight_server.memory import Pace
 from flight_server.node import Node
-from flight_server.protocol import CreateRequest
+from flight_server.protocol import CreateRequest, Unavailable
+from flight_server.storage import SegmentSlice
 from flight_server.tiering import Reader
 from flight_server.transfer import FrameRange, Gathering
 from flight_server.transfer.reading import BURST_MESSAGES
@@ -121,6 +125,36 @@ async def test_a_reader_that_leaves_inside_a_run_gives_back_all_of_its_room(node
         assert node.budget.sends.used_bytes == 40
         del burst
     assert node.budget.sends.used_bytes == 0
+
+
+async def test_a_reader_waits_for_a_schema_to_its_deadline_and_is_listed_meanwhile(node: Node) -> None:
+    dataset, _ = node.catalogue.create(CreateRequest("d"), None)
+    node.reads.schema_seconds = 0.1
+    waiting = asyncio.ensure_future(node.reads.schema_of(dataset, Reader("d", 0, "test")))
+    await asyncio.sleep(0)
+    (wait,) = node.waits.listed("d")
+    assert (wait["waiting_for"], wait["peer"], wait["deadline_seconds"]) == ("producer", "test", 0.1)
+    with pytest.raises(Unavailable, match=r"has no schema yet: no producer has come within 0\.1 s"):
+        await asyncio.wait_for(waiting, 30)
+
+
+async def test_a_reader_that_waits_for_the_disk_is_listed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = dataset_of(node, 40)
+    for each in dataset.partition(0).frames():
+        each.move_to(on_disk(bytes(40)))
+    dataset.end_stream(dataset.partition(0))
+    read, listed = SegmentSlice.read, list[dict[str, Any]]()
+
+    def listing(place: SegmentSlice, **options: bool) -> bytes:
+        listed.extend(node.waits.listed("d"))
+        return read(place, **options)
+
+    monkeypatch.setattr(SegmentSlice, "read", listing)
+    async with aclosing(node.reads.read(dataset, Reader("d", 0, "test"), FrameRange())) as bursts:
+        assert [len(burst) async for burst in bursts] == [1]
+    assert [(wait["waiting_for"], wait["peer"]) for wait in listed] == [("disk", "test")]
 
 
 async def test_dictionaries_come_before_the_frames_that_need_them_also_inside_a_burst(node: Node) -> None:

@@ -27,8 +27,8 @@ from tests.support.merging import (
     put,
     put_all,
     streams_of,
-    until,
 )
+from tests.support.polling import eventually
 from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
@@ -49,7 +49,7 @@ def test_a_dataset_without_a_schema_is_an_error_in_time_and_closing_does_not_wai
     with merge([stream], timeouts=QUICK) as merged, pytest.raises(StreamStalled, match="no schema came"):
         next(merged)
     with merge([partition_stream(server, Ticket(name, 0), locations=locations, lane=lane)], timeouts=QUICK):
-        until(lambda: bool(server.action("why", {"dataset": name})["waits"]), "the server waits")
+        eventually(lambda: bool(server.action("why", {"dataset": name})["waits"]), expected=True)
     impatient.close()
 
 
@@ -63,7 +63,7 @@ def test_closing_ends_streams_that_wait_for_a_producer(server: RemoteServer, nam
         next(merged)
     merged.close()
     assert merged._threads._running == 0
-    until(lambda: not _readers(server, name), "the server has released the readers")
+    eventually(lambda: not _readers(server, name), expected=True)
 
 
 def _readers(server: RemoteServer, name: str) -> list[object]:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-
-def act(client: flight.FlightClient, action: str, **body: Any) -> Any:
-    (result,) = client.do_action(flight.Action(action, json.dumps(body).encode()))
-    return json.loads(result.body.to_pybytes())
+from tests.support.durable import action
 
 
 def drop(client: flight.FlightClient, name: str) -> None:
-    act(client, "drop", dataset=name)
+    action(client, "drop", dataset=name)
 
 
 def put(

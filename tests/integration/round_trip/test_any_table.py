@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from tests.integration.round_trip.flights import act, drop, put, read, same
+from tests.integration.round_trip.flights import drop, put, read, same
+from tests.support.durable import action
 
 _LEAVES = st.sampled_from(
     [
@@ -114,7 +115,7 @@ def test_any_table_comes_back_from_any_number_of_producers(
 ) -> None:
     schema, batches = table
     options = pa.ipc.IpcWriteOptions(compression=codec, emit_dictionary_deltas=data.draw(st.booleans()))
-    act(client, "create", dataset="any", kind="shuffle", producers=producers)
+    action(client, "create", dataset="any", kind="shuffle", producers=producers)
     try:
         for producer in range(producers):
             command = json.dumps({"dataset": "any", "producer": producer, "attempt": "a"})

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.integration.round_trip.flights import act, put, read, same, words
+from tests.integration.round_trip.flights import put, read, same, words
+from tests.support.durable import action
 
 
 def test_replaced_dictionaries_reach_late_and_resumed_readers(client: flight.FlightClient, name: str) -> None:
@@ -52,7 +53,7 @@ def test_nested_dictionaries_are_replaced_together(client: flight.FlightClient, 
 def test_several_producers_have_dictionaries_of_their_own(
     client: flight.FlightClient, name: str, *, deltas: bool
 ) -> None:
-    act(client, "create", dataset=name, kind="shuffle", partitions=2)
+    action(client, "create", dataset=name, kind="shuffle", partitions=2)
     options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=deltas)
     texts = [("ab", "abc", "cd"), ("zy", "zyx", "x"), ("ba",), ("b", "bq", "bqr")]
     written = [growing(*each) for each in texts]
@@ -60,7 +61,7 @@ def test_several_producers_have_dictionaries_of_their_own(
         command = json.dumps({"dataset": name, "producer": producer, "attempt": "a"})
         places = [number % 2 for number in range(len(batches))]
         put(client, flight.FlightDescriptor.for_command(command), batches, places=places, options=options)
-    act(client, "seal", dataset=name)
+    action(client, "seal", dataset=name)
     for partition in range(2):
         wanted = [batch for batches in written for batch in batches[partition::2]]
         for start in range(len(wanted) + 1):
@@ -75,8 +76,8 @@ def test_a_dataset_created_with_a_schema_takes_producers_whose_schema_message_is
     columns = {"w": words("a", "b"), **{"x" * (flags + i): pa.array([True, None]) for i in range(flags)}}
     batch = pa.record_batch(columns)
     schema = base64.b64encode(batch.schema.serialize()).decode()
-    act(client, "create", dataset=name, kind="shuffle", schema=schema)
+    action(client, "create", dataset=name, kind="shuffle", schema=schema)
     command = json.dumps({"dataset": name, "producer": 0, "attempt": "1"}).encode()
     put(client, flight.FlightDescriptor.for_command(command), [batch], places=[0])
-    act(client, "seal", dataset=name)
+    action(client, "seal", dataset=name)
     same(read(client, name)[1], [batch])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spark_client import FlightDataSource, Reading, ShuffleClient
+from spark_client.changelogs import Changelog, latest
+from tests.support.exchange_rates import RATES
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_source import Tables
@@ -36,6 +38,12 @@ def client(server: ServerProcess) -> Iterator[ShuffleClient]:
             after.drop(name)
         # No staged write is left, also by tasks that outlived their jobs.
         eventually(lambda: after.statistics()["memory"]["used_bytes"], 0)
+
+
+@pytest.fixture
+def rates(client: ShuffleClient) -> Changelog:
+    """What lookups find: the latest rate of each currency."""
+    return client.changelog("rates", RATES, key="currency", order_by="time", keep=latest(), delay_seconds=0.1)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +17,8 @@ from tests.support.driver_process import DriverProcess, say, session
 from tests.support.executor_processes import servers_of, wait_for_end
 from tests.support.failing_tasks import waits_for_its_fate
 from tests.support.polling import eventually
-from tests.support.spark_cluster import ROOT, Cluster, connect_server
+from tests.support.python_program import output_of
+from tests.support.spark_cluster import Cluster, connect_server
 from tests.support.spark_session import local_session
 from tests.support.sums import ROWS, numbered
 
@@ -93,15 +93,7 @@ def test_a_client_of_spark_connect_has_them_too(cluster: Cluster) -> None:
     settings = {f"spark.{name.replace('__', '.')}": value for name, value in cluster.settings.items()}
     settings |= {"spark.master": cluster.master, "spark.driver.host": "127.0.0.1"}
     with connect_server(settings, {"PYSPARK_PYTHON": sys.executable}) as url:
-        done = subprocess.run(
-            [sys.executable, "-c", CONNECTED, url],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[:4000]
+        output_of(CONNECTED, url)
 
 
 def killed_driver(master: str, settings: dict[str, str], directory: str) -> None:

@@ -5,14 +5,12 @@ workers that do not have the package until it is shipped.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.bare_python import bare_python
+from tests.support.python_program import output_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -121,18 +119,10 @@ def test_exchange_groups_and_broadcast_work_without_a_jvm_in_the_driver(
 ) -> None:
     for package in ("grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="PySpark needs it for Connect")
-    done = subprocess.run(
-        [sys.executable, "-c", JOB],
-        cwd=tmp_path,
-        # PySpark then takes any free port in place of 15002.
-        env=os.environ | {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "SPARK_TESTING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
+    # PySpark then takes any free port in place of 15002.
+    environment = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "SPARK_TESTING": "1"}
+    printed = output_of(JOB, cwd=tmp_path, environment=environment)
+    answer = json.loads(printed.splitlines()[-1])
     assert "has no package 'spark_client': call ship(spark)" in answer["missing"]
     counts = [sum(1 for n in range(1000) if n % 10 and n % 7 == k) for k in range(7)]
     assert answer["rows"] == [[f"k{k}", counts[k], 10 * k] for k in range(7)]

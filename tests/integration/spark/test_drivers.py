@@ -57,10 +57,24 @@ def interrupted_driver(directory: str) -> None:
             jobs = spark.sparkContext.statusTracker()
             eventually(lambda: len(jobs.getActiveJobsIds()), 0)
         say("rows", right(pipeline.mapInArrow(same, "id long").repartition(3, "id").toDF().collect()))
-        # py4j has connected this thread anew, to one of the JVM that has no active session.
+        # py4j has connected this thread anew, to one of the JVM that knew no active session.
         path = str(Path(directory, "numbers.parquet"))
         pq.write_table(pa.table({"id": range(ROWS)}), path)
         say("scanned", client.scan(path).count())
+
+
+def interrupted_writer(directory: str) -> None:
+    def waits(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from wait_for_ever(Path(directory), batches)
+
+    with session("local[2]", {}) as spark, ShuffleClient.embedded() as client:
+        client.register(spark)
+        numbers = spark.range(0, ROWS, 1, 2)
+        try:
+            client.pipeline(numbers).mapInArrow(waits, "id long").repartition(3, "id").toDF()
+        except KeyboardInterrupt:
+            numbers.write.format("flight").mode("append").save("numbers")
+        say("rows", [dataset.rows for dataset in client.datasets("numbers")])
 
 
 def driver_without_executors(
@@ -108,6 +122,14 @@ def test_ctrl_c_cancels_the_job_drops_its_dataset_and_leaves_driver_and_embedded
         assert driver.wait_for("scanned") == ROWS
         assert driver.wait() == 0
         eventually(driver.running, list[str]())
+
+
+def test_after_ctrl_c_the_thread_writes_to_a_source_in_python(java_home: str, tmp_path: Path) -> None:
+    with DriverProcess(interrupted_writer, str(tmp_path)) as driver:
+        eventually((tmp_path / "writing").exists, True)
+        driver.interrupt()
+        assert driver.wait_for("rows") == [ROWS]
+        assert driver.wait() == 0
 
 
 def test_rows_are_right_while_executors_come_and_go_with_fresh_workers_of_limited_memory(

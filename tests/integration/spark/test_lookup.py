@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections import Counter
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,19 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    process = ServerProcess.start(data_dir=tmp_path_factory.mktemp("server"))
-    yield process
-    process.terminate()
-    process.close()
-
-
-@pytest.fixture
-def rates(client: ShuffleClient) -> Changelog:
-    return client.changelog("rates", RATES, key="currency", order_by="time", keep=latest(), delay_seconds=0.1)
 
 
 def counted(df: DataFrame) -> Counter[str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.python_program import output_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
@@ -47,17 +47,9 @@ spark.stop()
 def test_a_lookup_needs_no_jvm_in_the_driver(java_home: str, tmp_path: Path) -> None:
     for package in ("grpc_status", "google.rpc", "zstandard"):
         pytest.importorskip(package, reason="PySpark needs it for Connect")
-    done = subprocess.run(
-        [sys.executable, "-c", JOB],
-        cwd=tmp_path,
-        # PySpark then takes any free port in place of 15002.
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
+    # PySpark then takes any free port in place of 15002.
+    environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"}
+    printed = output_of(JOB, cwd=tmp_path, environment=environment)
+    answer = json.loads(printed.splitlines()[-1])
     assert answer["joined"] == [["CHF", 2, None, None], ["EUR", 1, 1, 1.1], ["USD", 3, 1, 1.0]]
     assert answer["seen"] == [["CHF", None], ["EUR", 1.1], ["USD", 1.0]]

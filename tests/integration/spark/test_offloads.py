@@ -14,7 +14,7 @@ import pytest
 
 from flight_server.protocol import Forbidden, InvalidRequest
 from spark_client import ShuffleClient, Timeouts
-from tests.support.failing_tasks import first_time
+from tests.support.failing_tasks import kills_first
 from tests.support.server_process import ServerProcess
 from tests.support.sums import ROWS, ids_of, numbered
 
@@ -74,13 +74,7 @@ def test_a_frame_reads_on_when_all_servers_are_killed(
 def test_a_server_that_is_lost_between_two_exchanges_is_read_from_its_object(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], shared: Path, tmp_path: Path
 ) -> None:
-    marker, victim, counted = tmp_path / "killed", servers[1].pid, tmp_path / "first"
-
-    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if first_time(marker):
-                os.kill(victim, signal.SIGKILL)
-            yield batch
+    marker, counted = tmp_path / "killed", tmp_path / "first"
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with counted.open("a") as file:
@@ -89,7 +83,7 @@ def test_a_server_that_is_lost_between_two_exchanges_is_read_from_its_object(
 
     df = numbered(spark)
     first = several.pipeline(df).mapInArrow(count, df.schema).repartition(8, "id", offload=shared)
-    pipeline = first.mapInArrow(kill, df.schema).repartition(8, "k")
+    pipeline = first.mapInArrow(kills_first(marker, servers[1].pid), df.schema).repartition(8, "k")
     assert ids_of(pipeline.toArrow()) == list(range(ROWS))
     assert marker.exists()
     assert len(counted.read_text()) == 6, "the first exchange ran once"

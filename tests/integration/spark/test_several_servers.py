@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from flight_server.protocol import NotFound, ServerLost
 from spark_client import ShuffleClient, Timeouts
 from spark_client.jobs.sealed import READ_AHEAD
-from tests.support.failing_tasks import first_time
+from tests.support.failing_tasks import first_time, kills_first
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
@@ -113,14 +113,8 @@ def test_the_data_source_reads_all_portions_of_a_spread_dataset(
 def test_a_server_that_is_lost_between_two_exchanges_costs_a_rerun(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path
 ) -> None:
-    marker, victim = tmp_path / "killed", servers[1].pid
-
-    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if first_time(marker):
-                os.kill(victim, signal.SIGKILL)
-            yield batch
-
+    marker = tmp_path / "killed"
+    kill = kills_first(marker, servers[1].pid)
     df = numbered(spark)
     pipeline = grouped(
         several.pipeline(df).repartition(8, "id").mapInArrow(kill, df.schema).repartition(8, "k")
@@ -151,14 +145,8 @@ READS: dict[str, Callable[[Any, ShuffleClient], int]] = {
 def test_a_persisted_exchange_that_is_lost_while_it_is_read_is_written_again(
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess], tmp_path: Path, read: str
 ) -> None:
-    marker, victim = tmp_path / "killed", servers[1].pid
-
-    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if first_time(marker):
-                os.kill(victim, signal.SIGKILL)
-            yield batch
-
+    marker = tmp_path / "killed"
+    kill = kills_first(marker, servers[1].pid)
     df = numbered(spark)
     kept = several.pipeline(df).repartition(8, "id").persist()
     assert kept.count() == ROWS

@@ -237,16 +237,21 @@ class _Kept:
 PHASES = ("written", "sealed", "read", "opened", "collected", "frame", "persisted", "asked")
 NEEDS = {*PHASES} - {"written", "asked"}
 """The phases in which a job needs rows, or the seal, of each server, and so waits for the silent one."""
-SHORT = {("executors", "asked", 5)}
+CASES = [
+    pytest.param(("executors", "asked", 5), id="executors-asked-5"),
+    *(
+        pytest.param(case, marks=pytest.mark.long, id="-".join(map(str, case)))
+        # For longer than a silent server is asked nothing that can wait; two for much longer.
+        for case in (
+            *product(WHERE, PHASES, (15,)),
+            ("given", "collected", 60),
+            ("executors", "persisted", 60),
+        )
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(case, marks=[] if case in SHORT else pytest.mark.long, id="-".join(map(str, case)))
-        for case in product(WHERE, PHASES, (5, 15, 60))
-    ],
-)
+@pytest.mark.parametrize("case", CASES)
 def test_a_server_that_answers_again_in_time_is_not_lost(
     spark: SparkSession, case: tuple[str, str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand, SealRequest
 from spark_client import ShuffleClient
 from spark_client.connection import RemoteServer
 from spark_client.lanes import PutStream
+from tests.support.python_program import output_of
 from tests.support.server_process import ROOT, ServerProcess
 from tests.support.spark_source import Tables
 
@@ -168,7 +167,4 @@ sys.modules["spark_client"] = None
 import pyspark_flight_shuffle
 assert not hasattr(pyspark_flight_shuffle, "DefaultSource")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(code, cwd=tmp_path)

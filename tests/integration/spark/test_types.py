@@ -10,8 +10,6 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest
 from spark_client import ShuffleClient
-from spark_client.placement import has_fixed_width
-from spark_client.pyspark_parts import arrow_schema_of
 from tests.support.spark_rows import EVERY_TYPE
 
 if TYPE_CHECKING:
@@ -86,23 +84,13 @@ def placed(df: DataFrame) -> list[tuple[int, int]]:
     return sorted((row[0], row[1]) for row in rows)
 
 
-@pytest.mark.parametrize("width", ["fixed", "other"])
-def test_keys_of_a_dataframe_are_placed_as_by_spark(
-    client: ShuffleClient, every_type: DataFrame, capsys: pytest.CaptureFixture[str], width: str
-) -> None:
-    """Tasks hash the keys of fixed width, Spark the others, and that of every row."""
+def test_keys_of_a_dataframe_are_placed_as_by_spark(client: ShuffleClient, every_type: DataFrame) -> None:
     no_key = ("variant", "collat", "map", "geo", "struct")
-    schema = arrow_schema_of(every_type.schema, timezone="UTC")
-    fixed = {field.name for field in schema if has_fixed_width(field.type)}
-    assert {"bigint", "date", "double", "decimal(5,2)", "timestamp", "void", "time"} <= fixed
-    assert fixed.isdisjoint({"string", "binary", "decimal(38,0)", "array", "struct of all widths"})
-    others = [name for name in schema.names if name not in fixed and not any(no in name for no in no_key)]
-    keys = sorted(fixed) if width == "fixed" else [*others, "struct of all widths", "id"]
+    keys = [name for name in every_type.columns if not any(no in name for no in no_key)]
+    keys += ["struct of all widths"]
     pipeline = client.pipeline(every_type).repartition(97, *keys)
     expected = every_type.repartition(97, *(f"`{key}`" for key in keys))
     assert placed(pipeline.toDF()) == placed(expected)
-    pipeline.explain()
-    assert ("which Spark computes" in capsys.readouterr().out) == (width == "other")
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -17,7 +17,7 @@ from spark_client.changelogs import gathered_puts
 from spark_client.changelogs.gathered_puts import GatheredKind, GatheringWriter
 from spark_client.changelogs.put_rows import PutRows
 from spark_client.lanes import Closed
-from tests.support.fake_stream import until
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -206,7 +206,7 @@ def test_an_add_waits_for_room_and_gets_it_when_a_put_has_ended(put: FakePut) ->
 
         thread = threading.Thread(target=add)
         thread.start()
-        until(lambda: len(writer._changed._waiters) == 1, "the third add waits")  # type: ignore[attr-defined]
+        eventually(lambda: len(writer._changed._waiters) == 1, expected=True)  # type: ignore[attr-defined]
         assert not added.is_set()
         put.end()
         assert put.next() == [2]
@@ -238,7 +238,7 @@ def test_closing_ends_an_add_that_waits_for_room(put: FakePut) -> None:
 
     threads = [threading.Thread(target=add), threading.Thread(target=writer.close)]
     threads[0].start()
-    until(lambda: len(writer._changed._waiters) == 1, "the second add waits")  # type: ignore[attr-defined]
+    eventually(lambda: len(writer._changed._waiters) == 1, expected=True)  # type: ignore[attr-defined]
     threads[1].start()
     threads[0].join(WAIT_SECONDS)
     assert len(refused) == 1

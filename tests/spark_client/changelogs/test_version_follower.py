@@ -13,9 +13,9 @@ from flight_server.protocol.errors import PartitionFailed
 from spark_client.changelogs.version_follower import Follower
 from spark_client.connection import ForkedProcess, Reading, RemoteServer, Timeouts
 from spark_client.merge import DatasetRef, Portion
-from tests.support.fake_stream import until
 from tests.support.forked_child import in_child
 from tests.support.http_source import HttpSource
+from tests.support.polling import eventually
 from tests.support.versions import marked, opening
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -54,7 +54,7 @@ def test_changes_are_iterated_until_another_thread_closes_the_follower(
 
     thread = threading.Thread(target=take)
     thread.start()
-    until(lambda: len(found) == 2, "both changes")
+    eventually(lambda: len(found) == 2, expected=True)
     follower.close()
     thread.join(30)
     assert not thread.is_alive()

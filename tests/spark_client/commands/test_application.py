@@ -26,7 +26,11 @@ def test_the_exit_code_says_what_went_wrong_and_one_line_why(
     monkeypatch.delenv("FLIGHT_SHUFFLE_LOCATION", raising=False)
     monkeypatch.setattr(shipping, "zipped", lambda: b"")  # which takes a second
     for arguments, code, message in (
-        (["ls"], 2, "no server is named: say -s grpc://host:8815, or set FLIGHT_SHUFFLE_LOCATION"),
+        (
+            ["ls"],
+            2,
+            "no server is named: say -s grpc://host:8815 after the command's name, or set FLIGHT_SHUFFLE_LOCATION",
+        ),
         (["ls", "-s", "host"], 2, "write 'grpc://host:8815'"),
         (["nothing"], 2, "No such command"),
         (["ls", "-s", NO_SERVER, "--tls-root-certs", "/none.pem"], 1, "/none.pem"),

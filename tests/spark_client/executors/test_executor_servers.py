@@ -15,7 +15,7 @@ import pytest
 
 from flight_server.protocol import InvalidRequest, Unavailable
 from spark_client.executors import ExecutorServers, executor_servers
-from spark_client.executors.executor_servers import cores_of
+from spark_client.executors.executor_servers import RunningServers, cores_of, start_of
 from tests.support.polling import eventually
 
 SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})
@@ -71,6 +71,14 @@ def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) 
         os.kill(running.pid, 15)
         os.waitpid(running.pid, 0)
     assert not running.alive
+
+
+def test_a_process_that_has_a_number_again_is_not_the_server_that_had_it() -> None:
+    pid = os.getpid()
+    started = start_of(pid)
+    assert started is not None
+    assert RunningServers(("grpc://127.0.0.1:1",), pid, started).alive
+    assert not RunningServers(("grpc://127.0.0.1:1",), pid, started - 1).alive
 
 
 @pytest.mark.long

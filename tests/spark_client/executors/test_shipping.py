@@ -130,7 +130,7 @@ def test_a_program_that_runs_from_the_shipped_zip_ships_the_same_modules(
     code = """
 import sys
 sys.path.insert(0, "client.zip")
-from spark_client.executors import zipped
+from spark_client.executors.shipping import zipped
 open("again.zip", "wb").write(zipped())
 open("compiled.zip", "wb").write(zipped(compiled=True))
 """

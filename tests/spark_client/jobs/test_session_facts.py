@@ -15,6 +15,23 @@ from spark_client.jobs.session_facts import SplitSizes
 MIB = 1 << 20
 
 
+class Session:
+    """What the driver asks of one; counts the trips, and those that end with an error."""
+
+    def __init__(self, **settings: str) -> None:
+        self.settings = {"spark.sql.shuffle.partitions": "7", **settings}
+        self.trips = self.errors = 0
+        self.conf = SimpleNamespace(get=self._get)
+
+    def _get(self, name: str, default: str | None = None) -> str:
+        self.trips += 1
+        value = self.settings.get(name, default)
+        if value is None:
+            self.errors += 1
+            raise PySparkException("no such setting")
+        return value
+
+
 @pytest.mark.parametrize(
     ("total_bytes", "parallelism", "tasks"),
     [
@@ -44,40 +61,8 @@ def test_tasks_are_enough_for_the_target_and_the_cores_and_not_too_small(
     ],
 )
 def test_an_executors_overhead_is_reckoned_as_spark_does(settings: dict[str, str], expected_mib: int) -> None:
-    class Conf:
-        @staticmethod
-        def get(name: str) -> str:
-            value = settings.get(name.removeprefix("spark.executor."))
-            if value is None:
-                raise PySparkException("no such setting")
-            return value
-
-    session: Any = SimpleNamespace(conf=Conf)
+    session: Any = Session(**{f"spark.executor.{name}": value for name, value in settings.items()})
     assert overhead_bytes(session) // MIB == expected_mib
-
-
-class Session:
-    """What the driver asks of one; counts the trips. ``tells``: whether it tells all that is set in one of them."""
-
-    def __init__(self, *, tells: bool) -> None:
-        self.settings = {"spark.sql.shuffle.partitions": "7"}
-        self.trips = 0
-        self.conf = SimpleNamespace(get=self._get)
-        if tells:
-            whole = SimpleNamespace(toString=self._whole)
-            state = SimpleNamespace(conf=lambda: SimpleNamespace(settings=lambda: whole))
-            self._jsparkSession = SimpleNamespace(sessionState=lambda: state)
-
-    def _get(self, name: str) -> str:
-        self.trips += 1
-        try:
-            return self.settings[name]
-        except KeyError:
-            raise PySparkException("no such setting") from None
-
-    def _whole(self) -> str:
-        self.trips += 1
-        return str(self.settings)
 
 
 NAMES = ("spark.sql.shuffle.partitions", "spark.sql.caseSensitive")
@@ -88,7 +73,7 @@ def read_all(session: Any, times: int = 1) -> list[str]:
 
 
 def test_a_setting_is_read_once_in_a_block_and_each_time_outside_of_blocks() -> None:
-    session: Any = Session(tells=False)
+    session: Any = Session()
     with settings_once(session):
         assert read_all(session, 3) == ["7", "false"] * 3
         session.settings[NAMES[0]] = "8"
@@ -101,26 +86,20 @@ def test_a_setting_is_read_once_in_a_block_and_each_time_outside_of_blocks() -> 
     assert session.trips == 6
 
 
-def test_values_of_earlier_blocks_hold_as_long_as_nothing_else_is_set() -> None:
-    session, other = Session(tells=True), Session(tells=True)
+def test_a_setting_that_spark_does_not_know_is_an_error_once_and_counts_when_it_is_set() -> None:
+    session, other = Session(), Session()
     both: list[Any] = [session, other]
-    for each in both:
-        with settings_once(each):
-            assert read_all(each) == ["7", "false"]
-    session.trips = 0
-    with settings_once(both[0]):
-        assert read_all(both[0], 5) == ["7", "false"] * 5
-        assert session.trips == 1
-        assert read_all(both[1]) == ["7", "false"], "another session's are not of the block"
-    assert other.trips == 9
-    for name, value in ((NAMES[0], "9"), (NAMES[1], "true")):
-        session.settings[name] = value
+    for _ in range(3):
         with settings_once(both[0]):
-            assert read_all(both[0]) == [session.settings[NAMES[0]], session.settings.get(NAMES[1], "false")]
+            assert read_all(both[0]) == ["7", "false"]
+            assert read_all(both[1]) == ["7", "false"], "another session's are not of the block"
+    assert (session.errors, other.errors) == (1, 1)
+    session.settings[NAMES[1]] = "true"
+    assert read_all(both[0]) == ["7", "true"]
 
 
 def test_an_error_in_a_block_ends_it() -> None:
-    session: Any = Session(tells=True)
+    session: Any = Session()
     with pytest.raises(KeyError), settings_once(session):
         spark_setting(session, "spark.no.such.setting")
     session.settings[NAMES[0]] = "8"
@@ -128,7 +107,7 @@ def test_an_error_in_a_block_ends_it() -> None:
 
 
 def test_a_block_is_one_threads() -> None:
-    session: Any = Session(tells=False)
+    session: Any = Session()
     with settings_once(session), ThreadPoolExecutor(1) as pool:
         read_all(session)
         session.settings[NAMES[0]] = "8"

@@ -136,7 +136,7 @@ def test_small_batches_are_placed_together_and_to_the_same_partitions(
     task = WriteTask("d", 3, Declared("rows", batches[0].schema), noting)
     task.write(Destination(RemoteServer(A), "g", (A,)), iter(batches), 5, "17")
     assert placed == [40_001, 200_000, 10]
-    _, ids = placement.place(pa.concat_batches(batches), 5, 0)
+    ids = placement.place(pa.concat_batches(batches), 5, 0)
     assert frames == {each: np.flatnonzero(ids == each).tolist() for each in range(3)}
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark_client.connection import RemoteServer
 from spark_client.lanes import PartitionCursor, PortionCursor, ReadStream, VersionCursor, read_stream
 from spark_client.lanes.bulk_get import target_of
 from spark_client.lanes.cursors import Cursor
-from spark_client.lanes.lane import BrokenStream, Closed
+from spark_client.lanes.lane import BrokenStream, Closed, LaneReader
 from spark_client.lanes.read_stream import Address, addresses
 from tests.support.http_source import END_OF_STREAM, HEAD, HttpSource, chunk, last_chunk, messages, well
 from tests.support.merging import batches_from, partition_stream
@@ -235,6 +236,23 @@ def test_a_read_that_is_cancelled_while_it_opens_leaves_its_lane_to_others(serve
             read_all(partition_stream(server, Ticket("d", 0), locations=[source.url, server.location]))
             == ROWS
         )
+
+
+def test_a_cancel_between_the_choice_of_an_address_and_its_connection_is_not_lost(
+    server: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HttpSource(well(BATCHES, SCHEMA)) as source:
+        stream = partition_stream(server, Ticket("d", 0), locations=[source.url])
+        reader_at = stream._reader_at
+
+        def cancelled_first(*arguments: Any) -> LaneReader:
+            stream.cancel()
+            return reader_at(*arguments)
+
+        monkeypatch.setattr(stream, "_reader_at", cancelled_first)
+        with pytest.raises(Closed):
+            stream.open()
+        assert source.requests == []
 
 
 def test_more_streams_than_connections_all_finish_though_the_open_ones_are_stuck(

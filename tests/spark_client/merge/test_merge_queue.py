@@ -7,7 +7,7 @@ import pytest
 
 from flight_server.memory.pool import MemoryPool, Reservation
 from flight_server.protocol.errors import BadFrame
-from spark_client.merge.merge_queue import WAIT, Held, MergeQueue, Meter
+from spark_client.merge.merge_queue import END, WAIT, Held, MergeQueue, Meter
 
 Item = Held[str] | str
 
@@ -34,6 +34,15 @@ def test_an_item_larger_than_the_budget_is_admitted_to_an_empty_pool_only() -> N
     large = queue.admit(0, 500)
     assert large is not None
     assert large.size_bytes == 500
+
+
+def test_the_last_end_of_the_line_that_the_consumer_waits_for_wakes_it_and_no_other_end() -> None:
+    queue: MergeQueue[Item] = MergeQueue(3, MemoryPool(100), feeders=2)
+    assert queue.take() is WAIT
+    assert [queue.end(line) for line in (1, 0, 1, 0)] == [False, False, False, True]
+    assert queue.take() is WAIT, "of the last line, because the two before it have ended"
+    assert [queue.end(2), queue.end(2)] == [False, True]
+    assert queue.take() is END
 
 
 def test_each_taker_gets_an_error_of_its_own_with_the_first_as_its_cause() -> None:

@@ -28,11 +28,11 @@ from tests.support.fake_stream import (
     all_closed,
     fakes,
     rows_of,
-    until,
     waiting,
     waits,
 )
 from tests.support.forked_child import in_child
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -70,7 +70,7 @@ def test_streams_are_drained_while_the_consumer_takes_nothing_and_memory_stays_w
             stream.send(i * ROWS, ROWS)
         stream.finish()
     with merge(streams, pool=pool, timeouts=QUICK) as merged:
-        until(lambda: all_closed(streams), "all streams drained")
+        eventually(lambda: all_closed(streams), expected=True)
         assert pool.used_bytes <= 3 * BATCH_BYTES
         assert (len(waiting(merged)), waiting(merged).count(False)) == (90, 87)
         assert merged.spilled_bytes > 87 * BATCH_BYTES
@@ -87,7 +87,7 @@ def test_batches_that_came_together_are_taken_one_by_one_from_ram_and_disk() -> 
         stream.send_run(4 * ROWS, ROWS, 4)
         stream.send_run(8 * ROWS, ROWS, 1)
         stream.finish()
-        until(stream.closed.is_set, "drained")
+        eventually(stream.closed.is_set, expected=True)
         assert sorted(waiting(merged)) == [False, True, True]
         rows = []
         for taken in range(1, 5):
@@ -111,13 +111,13 @@ def test_what_is_left_of_a_run_is_dropped_when_the_stream_ends_early(how: str) -
     if how == "collect":
         del merged
         gc.collect()
-        until(lambda: pool.used_bytes == 0, "the run is gone")
+        eventually(lambda: pool.used_bytes == 0, expected=True)
         return
     if how == "close":
         merged.close()
     else:
         streams[1].break_off(BadFrame("broken"))
-        until(lambda: all_closed(streams), "the other stream failed")
+        eventually(lambda: all_closed(streams), expected=True)
     assert pool.used_bytes == 0
     with pytest.raises(Closed if how == "close" else BadFrame):
         next(merged)
@@ -232,7 +232,7 @@ def test_closing_wakes_a_consumer_that_waits_in_another_thread() -> None:
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    until(lambda: waits(merged), "the consumer waits")
+    eventually(lambda: waits(merged), expected=True)
     merged.close()
     consumer.join(20)
     assert len(raised) == 1
@@ -246,13 +246,13 @@ def test_a_collected_stream_ends_its_threads_and_gives_everything_back(take: int
     for stream in streams:
         stream.send(0, ROWS)
         stream.send(ROWS, ROWS)
-    until(lambda: all(stream.unread == 0 for stream in streams), "all drained")
+    eventually(lambda: all(stream.unread == 0 for stream in streams), expected=True)
     for _ in range(take):
         next(merged)
     del merged
     gc.collect()
-    until(lambda: all_closed(streams), "all threads ended")
-    until(lambda: pool.used_bytes == 0, "reservations gone")
+    eventually(lambda: all_closed(streams), expected=True)
+    eventually(lambda: pool.used_bytes == 0, expected=True)
 
 
 def test_a_reader_gives_all_rows_and_the_error_as_it_is() -> None:
@@ -274,7 +274,7 @@ def test_ctrl_c_ends_a_waiting_consumer_and_every_stream() -> None:
     merged = merge(streams, timeouts=QUICK)
 
     def interrupt() -> None:
-        until(lambda: waits(merged), "the consumer waits")
+        eventually(lambda: waits(merged), expected=True)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -322,7 +322,7 @@ def test_a_thread_does_not_keep_the_batch_that_it_has_handed_over() -> None:
             pa.record_batch([c.take(pa.array(range(ROWS))) for c in batch.columns], schema=SCHEMA)
         )
         next(merged)
-        until(lambda: pa.total_allocated_bytes() <= before_bytes, "the batch is gone")
+        eventually(lambda: pa.total_allocated_bytes() <= before_bytes, expected=True)
 
 
 def test_a_forked_child_gets_an_error_and_does_not_hang() -> None:

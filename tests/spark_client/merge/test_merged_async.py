@@ -18,9 +18,9 @@ from tests.support.fake_stream import (
     all_closed,
     fakes,
     rows_of,
-    until,
     waits,
 )
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -50,7 +50,7 @@ async def test_batches_that_came_together_survive_a_cancel_between_them() -> Non
     stream.send_run(3 * ROWS, ROWS, 3)
     stream.finish()
     async with merge_async([stream], pool=pool, timeouts=QUICK) as merged:
-        await asyncio.to_thread(until, stream.closed.is_set, "drained")
+        await asyncio.to_thread(eventually, stream.closed.is_set, expected=True)
         rows = []
         for _ in range(6):
             task = asyncio.ensure_future(anext(merged))
@@ -74,7 +74,7 @@ async def test_cancelling_a_waiting_next_loses_nothing() -> None:
             # In the same moment, so that both orders of cancel and wake-up come up.
             stream.send(n)
             if n % 2:
-                await asyncio.to_thread(until, lambda: stream.unread == 0, "received")
+                await asyncio.to_thread(eventually, lambda: stream.unread, 0)
             task.cancel()
             try:
                 batch = await task

@@ -15,9 +15,9 @@ from tests.support.fake_stream import (
     all_closed,
     fakes,
     rows_of,
-    until,
     waiting,
 )
+from tests.support.polling import eventually
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -42,7 +42,7 @@ def test_a_stream_that_is_ahead_stops_at_half_of_the_memory_and_goes_on_when_its
         send(ahead, 1, 20)
         ahead.finish()
         # The thread holds one more.
-        until(lambda: ahead.unread == 20 - 4, "half of the memory is used")
+        eventually(lambda: ahead.unread == 20 - 4, expected=True)
         first = merged.part(0)
         for number in range(20):
             slow.send_run(number * ROWS, ROWS, 1)
@@ -74,7 +74,7 @@ def test_closing_ends_a_stream_that_has_stopped() -> None:
     one, _ = streams = fakes(2)
     merged = started(streams, 2)
     send(one, 1, 20)
-    until(lambda: one.unread == 20 - 5, "it has stopped")
+    eventually(lambda: one.unread == 20 - 5, expected=True)
     merged.close()
     assert all_closed(streams)
     assert merged._threads.pool.used_bytes == 0
@@ -84,11 +84,11 @@ def test_an_error_of_a_stream_ends_those_that_have_stopped() -> None:
     one, other = streams = fakes(2)
     merged = started(streams, 2)
     send(one, 1, 20)
-    until(lambda: one.unread == 20 - 5, "it has stopped")
+    eventually(lambda: one.unread == 20 - 5, expected=True)
     other.break_off(RuntimeError("broken"))
     with pytest.raises(RuntimeError, match="broken"):
         list(merged.part(0))
-    until(lambda: all_closed(streams), "all have ended")
+    eventually(lambda: all_closed(streams), expected=True)
 
 
 def test_a_part_that_is_left_is_dropped_if_all_of_it_has_arrived() -> None:
@@ -101,7 +101,7 @@ def test_a_part_that_is_left_is_dropped_if_all_of_it_has_arrived() -> None:
         assert not merged.skip_to(1), "more of it may come"
         send(stream, 0, 1)
         send(stream, 2, 1)
-        until(lambda: len(waiting(merged)) == 2, "the last part has begun")
+        eventually(lambda: len(waiting(merged)) == 2, expected=True)
         assert merged.skip_to(2)
         assert waiting(merged) == [True]
         stream.finish()

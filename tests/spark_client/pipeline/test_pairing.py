@@ -45,6 +45,6 @@ def test_equal_keys_of_two_types_go_to_one_partition(left: pa.Array, right: pa.A
     found = []
     for column, placed in zip((left, right), types, strict=True):
         batch = pa.RecordBatch.from_arrays([column], names=["k"])
-        _, ids = ByKeys(("k",), 1 << 20, placed).place(batch, 0, 0)
+        ids = ByKeys(("k",), 1 << 20, placed).place(batch, 0, 0)
         found.append(ids.tolist())
     assert found[0] == found[1]

@@ -270,3 +270,20 @@ def test_the_log_says_once_which_dataset_a_server_has_no_longer(
     assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
         f"dataset d is gone from the server {A}: it has ended"
     ]
+
+
+def test_the_log_does_not_name_a_dataset_that_was_released_while_its_lease_was_renewed(
+    loop: DriverLoop, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(loop, "d", on=(A,))
+    action = Server.action
+
+    def released(at: Server, name: str, *how: Any, **named: Any) -> dict[str, Any]:
+        if name == "renew":
+            loop.release(lambda machine: machine.release("d"))
+            raise NotFound("it was dropped")
+        return action(at, name, *how, **named)
+
+    monkeypatch.setattr(Server, "action", released)
+    loop.act(lambda machine: machine.renew())
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == []

@@ -89,7 +89,9 @@ class Updates:
 
     @cached_property
     def size_bytes(self) -> int:
-        return int(self.rows.nbytes) + 24 * len(self)
+        row_bits = self.layout.row_bits
+        rows_bytes = self.rows.nbytes if row_bits is None else row_bits * len(self) // 8
+        return int(rows_bytes) + 24 * len(self)
 
     @cached_property
     def retractions(self) -> int:

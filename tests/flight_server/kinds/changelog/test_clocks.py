@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.timeline import STEPS, Timeline
@@ -72,6 +72,7 @@ def test_a_clock_that_is_put_forward_ends_no_hold(tmp_path: Path, monkeypatch: p
 @given(
     st.lists(st.tuples(st.floats(-0.5, 3), st.booleans()), max_size=60), st.sampled_from([0.0, 1.0, 1000.0])
 )
+@example([(0.9, True)], 1.0)
 def test_the_horizon_is_old_enough_and_at_most_two_steps_behind(
     waits: list[tuple[float, bool]], delay_seconds: float
 ) -> None:

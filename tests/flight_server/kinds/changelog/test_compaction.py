@@ -294,3 +294,22 @@ def test_a_fold_of_some_ranges_that_begins_again_makes_files(
         folded(engine, to_file=False)
         assert all(isinstance(each.base, RunFile) for each in engine.changelog.contents.bases.ranges)
         assert engine.snapshot(2) == {row(str(key), 2): 1 for key in range(KEYS)}
+
+
+def test_recent_runs_stay_in_the_order_of_their_versions(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        for time in range(3):
+            engine.commit([(row("a", time), 1)])
+        _, second, third = engine.changelog.contents.recent
+        engine.publish(engine.begin_rewrite([third, second], to_file=False))
+        assert [run.first_version for run in engine.changelog.contents.recent] == [1, 2]
+
+
+@pytest.mark.parametrize(("rule", "later", "read_rows"), [(LATEST, 1, 1), (LATEST, -1, 2), (PAIR, 1, 2)])
+def test_a_fold_reads_later_updates_only_where_they_may_make_a_row_needed(
+    tmp_path: Path, rule: dict[str, Any], later: int, read_rows: int
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, rule)) as engine:
+        engine.commit([(row("a", 1, "send"), 1)])
+        engine.commit([(row("a", 1, "send"), later)])
+        assert sum(engine.begin_fold(1, to_file=False).steps) == read_rows

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flight_server.kinds.changelog.folding import compacted, copies
@@ -99,6 +99,8 @@ def test_what_is_read_is_what_the_model_says(given_updates: list[Update]) -> Non
 @collisions
 @settings(max_examples=examples(0.4))
 @given(many, st.integers(0, 4))
+@example([(("a", 1, None), 1, 1), (("a", 2, None), 1, 1), (("a", 2, None), 2, -1)], 1)
+@example([(("a", 1, None), 1, 1), (("a", None, None), 2, DELETE)], 1)
 def test_compaction_changes_nothing_that_can_still_be_asked_for(
     given_updates: list[Update], since: int
 ) -> None:

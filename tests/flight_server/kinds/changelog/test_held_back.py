@@ -47,6 +47,19 @@ def test_a_hold_and_its_owner_survive_restarts_and_folds(tmp_path: Path) -> None
         assert 0 <= hold["held_seconds"] < hold["lease_left_seconds"] <= 60
 
 
+def test_the_release_of_a_hold_has_its_changelog_looked_at(tmp_path: Path) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(("a", 1), 1)])
+        ask(engine, "mine")
+        engine.commit([(("a", 2), 1)])
+        compactor = engine.store.compactor
+        while (due_in := compactor.due_in()) is not None and due_in < 1.0:
+            engine.run(compactor.look_at_next())
+        assert engine.changelog.rows == 2
+        ask(engine, "mine", release=True)
+        assert compactor.due_in() == 0
+
+
 def test_a_hold_ends_no_other_one_than_it_names(tmp_path: Path) -> None:
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         engine.commit([(("a", 1), 1)])

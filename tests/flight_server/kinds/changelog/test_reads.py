@@ -163,6 +163,18 @@ def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(
     assert Counter(found) == Counter(changes)
 
 
+def test_what_is_committed_while_a_follower_is_sent_a_step_is_its_next_one(engine: Engine) -> None:
+    put(engine, 1)
+    with Stalled(engine, Versions(after=0, follow=True)) as follower:
+        found = follower.take()
+        put(engine, 2)
+        while len(found) < 3 * KEYS:
+            found += follower.take()
+    changes = Counter((key, 1, -1) for key in range(KEYS))
+    changes.update((key, version, 1) for key in range(KEYS) for version in (1, 2))
+    assert Counter(found) == changes
+
+
 def test_reads_of_a_dropped_changelog_end_when_memory_is_short(engine: Engine) -> None:
     put(engine, 1)
     with Stalled(engine, Versions()) as stalled, Stalled(engine, Versions()) as other:

@@ -52,6 +52,7 @@ class NumbersSource:
         self.allowed = asyncio.Semaphore(1 << 20)
         self.pulled: list[int] = []
         self.first = 0
+        self.frames = FRAMES
         self.stubborn = False  # goes on when it is cancelled
         self.failing: dict[int, Exception] = {}  # what is raised instead of a frame; once
 
@@ -60,7 +61,7 @@ class NumbersSource:
 
     async def pull(self, index: int, so_far: Callable[[], Totals]) -> AsyncGenerator[Checked, None]:
         self.pulled.append(index)
-        numbers = range(self.first, self.first + FRAMES * ROWS)
+        numbers = range(self.first, self.first + self.frames * ROWS)
         batches = pa.table({"n": pa.array(numbers, pa.int64())}).to_batches(ROWS)
         encoder = Encoder(SCHEMA, max_message_bytes=1 << 20)
         for number, (pulled,) in enumerate(encoder.encode([batch]) for batch in batches):
@@ -223,14 +224,16 @@ async def test_a_reader_that_resumes_never_gets_rows_of_another_state_of_the_sou
 
 
 @at_once
-@pytest.mark.parametrize("change", [SourceChanged("it was written again"), None])
+@pytest.mark.parametrize("change", [SourceChanged("it was written again"), "other rows", "fewer", "more"])
 async def test_a_pull_that_finds_the_source_changed_asks_for_a_new_generation(
-    served: Served, change: Exception | None
+    served: Served, change: Exception | str
 ) -> None:
     assert await served.numbers() == EXPECTED
     assert served.dataset.release_unread(spilled=True)
-    if change is None:
+    if change == "other rows":
         served.source.first = 1
+    elif isinstance(change, str):
+        served.source.frames += 1 if change == "more" else -1
     else:
         # The parameter outlives the test, and a traceback holds the dataset.
         served.source.failing[0] = copy(change)

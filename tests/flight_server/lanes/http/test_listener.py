@@ -54,6 +54,23 @@ def test_a_request_that_cannot_be_served_is_told_why(
     assert head_of(f"{server.http}{path}").status == status
 
 
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("as_of=1", "only a changelog has versions to read"),
+        ("after=1&follow=true", "only a changelog has versions to read"),
+        ("partitions=0,0", "'partitions' lists numbers from 0 to 99999, each once, not (0, 0)"),
+    ],
+)
+def test_a_refusal_says_what_a_path_of_several_partitions_may_have(
+    server: ServerProcess, client: flight.FlightClient, query: str, message: str
+) -> None:
+    action(client, "create", dataset="several", kind="shuffle", partitions=4)
+    answer = get(f"{server.http}/v1/datasets/several?{query}")
+    assert (answer.status, answer.json()["error"]) == (400, "invalid_request")
+    assert message in answer.json()["message"]
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_is_written_over_http(server: ServerProcess, method: str) -> None:
     with RawGet(f"{server.http}/v1/datasets/x", method=method) as raw:

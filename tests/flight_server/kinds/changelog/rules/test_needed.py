@@ -108,6 +108,7 @@ def check(spec: KeepRule, history: Any) -> None:
 @settings(max_examples=examples(0.5))
 @example(history=({LOW: 1, HIGH: 1, ENDED: 1}, [{ENDED: -1}], []))
 @example(history=({LOW: 2, HIGH: 1, ENDED: 1}, [{HIGH: -1}], []))
+@example(history=({LOW: 1, HIGH: 1}, [{LOW: -1}], [{LOW: 1}, {HIGH: -1}]))
 @example(history=({HIGH: 1, ENDED: 1, AGAIN: 1}, [{AGAIN: -1}], [{LOW: 1}]))
 @given(history=histories(rows))
 def test_compaction_changes_no_later_version(spec: KeepRule, history: Any) -> None:
@@ -120,6 +121,7 @@ def test_compaction_of_pairs_changes_no_later_version(history: Any) -> None:
     check(PAIR, history)
 
 
+@example(history=({LOW: 1, HIGH: 1, ENDED: 1}, [{LOW: -1}], []))
 @given(history=histories(rows))
 def test_compaction_of_several_rows_of_one_kind_keeps_their_number(history: Any) -> None:
     counts, versions, further = history

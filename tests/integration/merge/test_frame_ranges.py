@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -30,28 +29,10 @@ QUICK = Timeouts()
 Start = Callable[..., ServerProcess]
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator[ServerProcess]:
-    with ServerProcess.start() as running:
-        yield running
-
-
 @pytest.fixture
 def client(process: ServerProcess) -> Iterator[flight.FlightClient]:
     with flight.connect(process.location) as made:
         yield made
-
-
-@pytest.fixture
-def server(process: ServerProcess) -> Iterator[RemoteServer]:
-    made = RemoteServer(process.location, timeouts=QUICK)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def name() -> str:
-    return uuid.uuid4().hex
 
 
 def frame(number: int, rows: int = ROWS) -> pa.RecordBatch:
