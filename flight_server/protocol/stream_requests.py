@@ -261,9 +261,9 @@ class Ticket(Body, what="the ticket"):
 
     def faults(self, what: str) -> Faults:
         partitions = self.partitions
-        listed = isinstance(partitions, tuple)
+        listed = isinstance(partitions, tuple) and partitions != ()
         numbers = f"numbers from 0 to {MAX_PARTITIONS - 1}, each once, not {str(partitions)[:40]}"
-        wrong = listed and not (partitions and are_partitions(partitions))
+        wrong = listed and not are_partitions(partitions)
         yield wrong, f"{what}: 'partitions' lists {numbers}"
         wrong = not listed and partitions not in (None, ALL)
         yield wrong, f"{what}: 'partitions' is \"all\" or a list of {numbers}"
