@@ -158,8 +158,8 @@ class _Model:
     def _send(self, exchange: Exchange, placement: Any, producer: int, batches: list[Any]) -> None:
         first = 0
         for batch in batches:
-            sent, places = placement.place(batch, producer, first)
+            places = placement.place(batch, producer, first)
             first += batch.num_rows
             for place in np.unique(places):
-                rows = sent.take(pa.array(np.flatnonzero(places == place)))
+                rows = batch.take(pa.array(np.flatnonzero(places == place)))
                 self._partitions[exchange][int(place)].append(rows)

@@ -6,7 +6,8 @@ files alone.
 
 A :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and writes these to
 the bases of new ranges of about ``RANGE_ROWS`` or ``RANGE_BYTES``; in memory there is one of all hashes. Later updates
-stay in the recent runs. A hash that is too large for a slice is folded in pieces (``folding``), to a range of its own.
+stay in the recent runs, and are read only where they may make a row needed. A hash that is too large for a slice is
+folded in pieces (``folding``), to a range of its own.
 A :class:`Rewrite` leaves dead rows out.
 """
 
@@ -102,7 +103,13 @@ class Fold(Work):
     def __init__(
         self, contents: Contents, begun: BegunFold, rule: Rule, new_file: NewFile | None, memory: MemoryPool
     ) -> None:
-        super().__init__(contents.bases.layout, contents.sources, begun, new_file, memory)
+        every = rule.any_update_counts
+        sources = [
+            each
+            for each in contents.sources
+            if every or each.first_version <= begun.since or each.retractions or each.tombstones
+        ]
+        super().__init__(contents.bases.layout, sources, begun, new_file, memory)
         self._fold = begun
         self._rule = rule
         self._made: list[Range] = []

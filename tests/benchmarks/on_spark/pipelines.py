@@ -215,7 +215,7 @@ def _frames(batches: of.Batches) -> of.Batches:
     keys, coalescer = ByKeys(("key",), PARTITIONS), None
     for batch in batches:
         coalescer = coalescer or Coalescer(batch.schema, PARTITIONS, budget_bytes=WRITE_BUDGET_BYTES)
-        for _, frame in coalescer.add(*keys.place(batch, 0, 0)):
+        for _, frame in coalescer.add(batch, keys.place(batch, 0, 0)):
             yield frame
     if coalescer is not None:
         for _, frame in coalescer.finish():
