@@ -6,8 +6,7 @@ files alone.
 
 A :class:`Fold` takes all updates of some ranges up to ``since``, lets the rule say which it needs, and writes these to
 the bases of new ranges of about ``RANGE_ROWS`` or ``RANGE_BYTES``; in memory there is one of all hashes. Later updates
-stay in the recent runs, and are read only where they may make a row needed. A hash that is too large for a slice is
-folded in pieces (``folding``), to a range of its own.
+stay in the recent runs. A hash that is too large for a slice is folded in pieces (``folding``), to a range of its own.
 A :class:`Rewrite` leaves dead rows out.
 """
 
@@ -111,8 +110,6 @@ class Fold(Work):
 
     def _slices(self, sources: Sequence[Source]) -> Generator[int, None, None]:
         fold, low = self._fold, self._fold.low
-        if not self._rule.any_update_counts:
-            sources = _sources_of_fold(sources, fold.since)
         while low <= fold.high:
             slice_rows = min(views.SLICE_ROWS, max(1, RANGE_ROWS // 2))
             high, large = slice_end(sources, slice_rows, low, 2 * views.SLICE_BYTES)
@@ -150,19 +147,6 @@ class Fold(Work):
 
     def published(self, contents: Contents) -> Contents:
         return contents.folded(self._made)
-
-
-def _sources_of_fold(sources: Sequence[Source], since: int) -> list[Source]:
-    """Without those of later versions that only assert rows."""
-    # What an asserting run has of a put may take back what another one has of it.
-    retracting = [(each.first_version, each.last_version) for each in sources if each.retractions]
-    return [
-        each
-        for each in sources
-        if each.first_version <= since
-        or each.tombstones
-        or any(first <= each.last_version and each.first_version <= last for first, last in retracting)
-    ]
 
 
 class Rewrite(Work):

@@ -305,16 +305,6 @@ def test_recent_runs_stay_in_the_order_of_their_versions(tmp_path: Path) -> None
         assert [run.first_version for run in engine.changelog.contents.recent] == [1, 2]
 
 
-@pytest.mark.parametrize(("rule", "later", "read_rows"), [(LATEST, 1, 1), (LATEST, -1, 2), (PAIR, 1, 2)])
-def test_a_fold_reads_later_updates_only_where_they_may_make_a_row_needed(
-    tmp_path: Path, rule: dict[str, Any], later: int, read_rows: int
-) -> None:
-    with closing(Engine(tmp_path, SCHEMA, rule)) as engine:
-        engine.commit([(row("a", 1, "send"), 1)])
-        engine.commit([(row("a", 1, "send"), later)])
-        assert sum(engine.begin_fold(1, to_file=False).steps) == read_rows
-
-
 def test_a_row_that_a_put_of_several_files_retracts_and_asserts_is_not_retracted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
