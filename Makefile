@@ -33,7 +33,7 @@ test: ## Check style and types, and run every test
 
 # Without a browser those that need one are skipped.
 tested: installed compiled
-	@$(BIN)/pytest --durations=50 -n 4 --dist worksteal -m "not spark and not load"
+	@$(BIN)/pytest --durations=50 -n 3 --dist worksteal -m "not spark and not load"
 
 # Two at a time, because each has a JVM to warm up. One process has all tests that share a cluster or a session's
 # processes; those that take long begin first. What they print comes as a whole.

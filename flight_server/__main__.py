@@ -79,8 +79,8 @@ def _announce(ready: list[dict[str, Any]], log_format: str) -> None:
     print(line, flush=True)  # noqa: T201  # the one line on standard output that a parent waits for
 
 
-async def _serve(settings: config.Settings, announce: Callable[[Server], None], *, tuned: bool) -> None:
-    server = Server(settings, tuned=tuned)
+async def _serve(settings: config.Settings, announce: Callable[[Server], None]) -> None:
+    server = Server(settings)
     server.drain_on_signals()  # before the start: a signal ends the server cleanly before the ready line, too
     try:
         await server.start()
@@ -93,10 +93,10 @@ async def _serve(settings: config.Settings, announce: Callable[[Server], None], 
 
 def _serve_one(settings: config.Settings, announce: Callable[[Server], None]) -> int:
     """Serve in this process until the server has drained; the exit code."""
-    tuned = allocator.tune(int(settings.memory_limit))
+    allocator.tune(int(settings.memory_limit))
     try:
         _shorten_pauses()
-        uvloop.run(_serve(settings, announce, tuned=tuned))
+        uvloop.run(_serve(settings, announce))
     except DataDirUnusable as error:
         return _say(_EXIT_USAGE, f"--data-dir: {error}")
     except OSError as error:

@@ -45,7 +45,7 @@ from flight_server.concurrency import in_slices, run_later, seconds_to_tick
 from flight_server.host import remove_ended, sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, Health
 from flight_server.lanes.http import AddressRefused, bind, bracketed
-from flight_server.memory import Heap
+from flight_server.memory import LOOK_SECONDS, Heap
 from flight_server.node import Node
 from flight_server.reporting import CUT_SECONDS, SAMPLE_SECONDS, SUPPRESSED_SECONDS
 from flight_server.storage import DataDir, raise_open_files_limit
@@ -71,11 +71,9 @@ _log = structlog.get_logger("flight_server.server")
 
 
 class Server:
-    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``. ``tuned``: the
-    process runs only this server, with ``allocator.tune``.
-    """
+    """One server. ``await start()``, then ``await run()`` until it has drained; or ``async with``."""
 
-    def __init__(self, settings: config.Settings, *, tuned: bool = False) -> None:
+    def __init__(self, settings: config.Settings) -> None:
         self.settings = settings
         self.node = Node(settings)
         self.catalogue = self.node.catalogue
@@ -87,7 +85,7 @@ class Server:
         self._grace_seconds = 0.0
         self.signalled = False
         self._port, self._http_port = settings.port, settings.http_port
-        self._heap = Heap(self.catalogue.budget.memory, tuned=tuned)
+        self._heap = Heap(self.catalogue.budget.memory)
         # Stops the parts that exist, the last one started first.
         self._parts = AsyncExitStack()
         self._parts.push_async_callback(asyncio.to_thread, self._close_data_dir)
@@ -146,9 +144,8 @@ class Server:
         await self._grpc.start()
         for kind in self.node.kinds.values():
             await kind.start(self.node.background, HOUSEKEEPING_SECONDS)
-        self._keep_duties()
-        self._parts.push_async_callback(asyncio.to_thread, self._heap.stop)
         self._heap.start()
+        self._keep_duties()
 
     def drain_on_signals(self) -> None:
         """From now on SIGTERM and SIGINT drain the server, and set ``signalled``. Twice is fine."""
@@ -303,6 +300,7 @@ class Server:
         keep(node.calls.cut_spans, "spans", every_seconds=CUT_SECONDS)
         keep(node.calls.tell_suppressed, "log_lines", every_seconds=SUPPRESSED_SECONDS)
         keep(node.history.sample, "history", every_seconds=SAMPLE_SECONDS)
+        keep(self._heap.look, "heap", every_seconds=LOOK_SECONDS)
         keep(self._do_later, "later", every_seconds=LATER_SECONDS)
         if self._certificates is not None:
             keep(self._certificates.refresh, "certificates", every_seconds=CERTIFICATES_SECONDS)

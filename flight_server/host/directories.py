@@ -57,6 +57,7 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP, errno.ENXIO}
 """There is no such file of this user, although there may be another one, a link or a socket."""
 _NAMES_SECONDS = 30.0
 _POLL_SECONDS = 0.02
+_FIRST_POLL_SECONDS = 0.001
 
 
 class Owner(Enum):
@@ -268,7 +269,8 @@ def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
     """Hold a lock file, made if it is missing; its descriptor. Raises Unavailable: another process, named in the error,
     held it until the deadline.
     """
-    deadline = time.monotonic() + deadline_seconds
+    began = time.monotonic()
+    deadline = began + deadline_seconds
     while True:
         with try_locked(path) as descriptor:
             if descriptor is not None:
@@ -282,7 +284,9 @@ def locked(path: Path, deadline_seconds: float, doing: str) -> Iterator[int]:
                 f"{deadline_seconds:g} s; see whether it still makes progress, or allow more time",
                 path=str(path),
             )
-        time.sleep(_POLL_SECONDS)
+        # In proportion to the wait so far: most locks are held for some milliseconds.
+        waited_seconds = time.monotonic() - began
+        time.sleep(min(_POLL_SECONDS, max(_FIRST_POLL_SECONDS, waited_seconds / 8)))
 
 
 @contextlib.contextmanager

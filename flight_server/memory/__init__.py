@@ -15,5 +15,5 @@ from .accounts import (
     reserve,
 )
 from .allocator import resident_bytes
-from .heap import MAX_HOLES_BYTES, Heap
+from .heap import LOOK_SECONDS, MAX_HOLES_BYTES, Heap
 from .pool import MemoryPool, Reservation, Tally

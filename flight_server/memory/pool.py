@@ -195,8 +195,6 @@ class MemoryPool:
         self._lock: ReturnLock = ReturnLock() if _parent is None else _parent._lock
         self.used_bytes = 0  # changed here only; an attribute, because each frame reads it several times
         self.peak_bytes = 0
-        self._mark_bytes = math.inf
-        self._tell: Callable[[], object] | None = None
         self._queue: deque[Request] = deque()
         self._requests = 0  # of the pool around all parts: how many wait in the queues of all its sharers
         self._accounts: list[MemoryPool] = []
@@ -253,13 +251,6 @@ class MemoryPool:
 
     def accounts(self) -> list[MemoryPool]:
         return list(self._accounts)
-
-    def tell_above(self, used_bytes: int | None, tell: Callable[[], object]) -> None:
-        """Call ``tell`` once, the next time that the pool grows above so many bytes, in the thread that grows it and
-        under the lock: it must only wake another thread, without a wait. A later call replaces this one; None ends it.
-        """
-        with self._lock:
-            self._mark_bytes, self._tell = math.inf if used_bytes is None else used_bytes, tell
 
     def empty(self) -> Reservation:
         return Reservation(self)
@@ -320,9 +311,6 @@ class MemoryPool:
             pool.used_bytes += size_bytes
             if pool.used_bytes > pool.peak_bytes:
                 pool.peak_bytes = pool.used_bytes
-            if pool.used_bytes > pool._mark_bytes and pool._tell is not None:
-                pool._mark_bytes = math.inf
-                pool._tell()
             pool = pool._parent
 
     def _add(self, size_bytes: int) -> None:

@@ -126,6 +126,7 @@ class Database:
             with opening(self.path):
                 connections.append(connected(self.path))
                 make_tables(connections[0])
+                ((self._commits,),) = connections[0].execute("SELECT commits FROM server").fetchall()
             connections.append(connected(self.path))
         except BaseException:
             for connection in connections:
@@ -133,7 +134,6 @@ class Database:
             os.close(self._witness)
             raise
         self._writer, self._reader = connections
-        ((self._commits,),) = self._writer.execute("SELECT commits FROM server").fetchall()
         self._upkeep = _Upkeep(self._writer)
         self._thread = threading.Thread(target=self._run, name="flight-server-records", daemon=True)
         self._thread.start()

@@ -194,7 +194,8 @@ class Changelog:
         *,
         last: bool,
     ) -> int:
-        repeatable = isinstance(data, _REPEATABLE)
+        # Rows that come as they are made are sent so: the server ends a put that is silent for long.
+        repeatable = at_hand = isinstance(data, _REPEATABLE)
 
         def put() -> int:
             nonlocal repeatable
@@ -203,7 +204,7 @@ class Changelog:
             try:
                 with stream_of(rows_of(reader.schema.empty_table()).schema) as stream:
                     for batch in reader:
-                        stream.write(rows_of(batch), hold=True)
+                        stream.write(rows_of(batch), hold=at_hand)
                     committing = True
                     return int(stream.commit(last=last)["version"])
             except Unavailable as error:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from socket import gethostname
 from typing import Any, Protocol, cast
 
@@ -343,23 +344,33 @@ class WriteTask:
         )
         server, schema = destination.server.at(location), self.declared.schema
         places, compression = destination.places.get(location), server.writing.compression
-        coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
-        with PutStream(server, command, schema, places, compression) as stream:
-            first_row, counted = 0, list[int]()
-            is_cast = self.reading.gives(schema)
-            for rows in self._joined(batches):
-                ids = self.placement.place(rows, producer, first_row)
-                first_row += rows.num_rows
-                batch = rows if is_cast else self.declared.cast(rows)
-                if self.counts:
-                    counted = added(counted, counts(batch))
-                for partition, frame in coalescer.add(batch, ids, at_once=not self.keeps(rows)):
+        counted = list[int]()
+        with closing(self._frames(batches, producer, counted)) as frames:
+            # Before the put begins, which the server ends if it is silent for long.
+            first = next(frames, None)
+            with PutStream(server, command, schema, places, compression) as stream:
+                for partition, frame in chain(() if first is None else (first,), frames):
                     stream.write(frame, partition)
-            for partition, frame in coalescer.finish():
-                stream.write(frame, partition)
-            answer = stream.commit()
-            chosen = location, answer["start"], answer["locations"]
-            return {**answer, "server": chosen, "frames": stream.frames, "counts": counted}
+                answer = stream.commit()
+        chosen = location, answer["start"], answer["locations"]
+        return {**answer, "server": chosen, "frames": stream.frames, "counts": counted}
+
+    def _frames(
+        self, batches: Iterator[Any], producer: int, counted: list[int]
+    ) -> Generator[tuple[int, Any], None, None]:
+        """The frames of all batches, each with its partition; ``counted`` gets the counts."""
+        schema = self.declared.schema
+        coalescer = Coalescer(schema, self.partitions, budget_bytes=writing_budget(self.budget_bytes))
+        first_row = 0
+        is_cast = self.reading.gives(schema)
+        for rows in self._joined(batches):
+            ids = self.placement.place(rows, producer, first_row)
+            first_row += rows.num_rows
+            batch = rows if is_cast else self.declared.cast(rows)
+            if self.counts:
+                counted[:] = added(counted, counts(batch))
+            yield from coalescer.add(batch, ids, at_once=not self.keeps(rows))
+        yield from coalescer.finish()
 
     def _joined(self, batches: Iterator[Any]) -> Iterator[Any]:
         """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows. Smaller ones

@@ -22,7 +22,8 @@ Persisted exchanges
 Ranges
     An exchange by ranges without boundaries is written by two jobs: tasks take a sample of its rows' keys, which the
     driver reads (``ranges``), and then send the rows. What is before it is written by then, and is read twice. An
-    exchange that only orders rows has one range if the driver writes it, because that is little.
+    exchange that only orders rows has one range if the driver writes it, because that is little, and is not written
+    where the driver runs the steps before it and after it.
 
 Reading tasks
     Tasks share partitions, or pieces of partitions far over the median (``jobs.shares``).
@@ -45,6 +46,7 @@ from pyspark.sql import SparkSession
 
 from spark_client.arrow import fits_one_chunk
 from spark_client.jobs import (
+    NO_SHARES,
     WRITE_BUDGET_BYTES,
     ByKeys,
     ByRange,
@@ -75,7 +77,7 @@ from spark_client.servers import RERUNS, Holder, HolderKind
 from spark_client.steps import Stage, with_settings
 
 from .decided_jobs import ExchangeWrite, PlannedJob, jobs_of, outdated, reads_of
-from .in_driver import DriverRows, driver_bytes, driver_may_run, gathered
+from .in_driver import DriverRows, DriverTask, driver_bytes, driver_may_run, gathered, of_all_shares
 from .moved_filters import with_moved_filters
 from .needed_columns import with_needed_columns
 from .nodes import Exchange, Input, Leg, Pair, PlanPart, SampledRanges, exchanges
@@ -84,6 +86,7 @@ from .run_statistics import ExchangeStatistics, LastRun, RunStatistics
 from .side_tables import SideTables
 
 _log = logging.getLogger(__name__)
+_SORTED_HERE = "not written, because the driver has all rows"
 T = TypeVar("T")
 
 
@@ -157,6 +160,7 @@ class Execution:
         # For the statistics: in the order of the runs, with whether an earlier run wrote it.
         self._ran: dict[Exchange, tuple[SealedDataset, bool]] = {}
         self._losses = [*losses]
+        self._notes: dict[Exchange, str] = {}
         self._planned: dict[Leg, Leg] = {}
         self._driver_bytes = shuffles.server.reading.driver_bytes
         self._readers: dict[Exchange, list[tuple[Shares, str]]] = defaultdict(list)
@@ -205,12 +209,36 @@ class Execution:
         leg = self.plan(leg)
         if not driver_may_run(leg) or (sends and self._sides.may_leave_out(leg)):
             return None
+        if (rows := self._ordered(leg)) is not None:
+            return rows
         self._run(exchanges(leg), leg)
         if not self._is_for_driver([leg]):
             return None
+        return self._rows_of(leg, lambda: [of_all_shares(each.task) for each in self._inputs(leg, one=True)])
+
+    def _ordered(self, leg: Leg) -> DriverRows | None:
+        """As :meth:`gathered`, of a leg that reads the exchange of an ``orderBy``, if the driver has all of its rows:
+        it sorts them as they are. None of another leg.
+        """
+        exchange, part = leg.last, leg.single
+        if exchange is None or part is None or not exchange.orders:
+            return None
+        if exchange in self._written or self._shuffles.persisted.find(exchange.node) is not None:
+            return None
+        self._planned[exchange.leg] = exchange.leg
+        before = self.gathered(exchange.leg, sends=True)
+        if before is None:
+            return None
+        sorting = self._task(None, NO_SHARES, part.stages)
+        rows = self._rows_of(leg, lambda: [(sorting, iter(before.batches))])
+        if rows is None:
+            return None
+        self._notes[exchange] = _SORTED_HERE
+        return replace(rows, seconds=before.seconds + rows.seconds)
+
+    def _rows_of(self, leg: Leg, tasks: Callable[[], Iterable[DriverTask]]) -> DriverRows | None:
         try:
-            tasks = [each.task for each in self._inputs(leg, one=True)]
-            return gathered(tasks, leg.declared, self._shuffles.server.reading)
+            return gathered(tasks(), leg.declared, self._shuffles.server.reading)
         except Exception as error:  # noqa: BLE001 - tasks raise it, if it is one of the rows
             _log.info("left to Spark's tasks: %s", error)
             self._driver_bytes = 0
@@ -262,7 +290,8 @@ class Execution:
         last = each.pop(self._planned_exchange(added), None) if added is not None else None
         in_driver = result_seconds is not None or (last is not None and not last.tasks)
         ran = self.plan(leg)
-        return LastRun(whole, each, in_driver, self._sides.notes, None if ran is leg else ran)
+        notes = self._sides.notes | self._notes
+        return LastRun(whole, each, in_driver, notes, None if ran is leg else ran)
 
     def _run(self, last: Iterable[Exchange], leg: Leg | None = None) -> None:
         """Write these exchanges, which ``leg`` reads, or, without one, the caller."""
@@ -289,6 +318,7 @@ class Execution:
         written again; False if nothing was lost.
         """
         sides = self._sides.forget()
+        self._notes.clear()
         gone = self._shuffles.loop.lost(each.source.dataset for each in self._written.values())
         lost = [node for node, sealed in self._written.items() if sealed.source.dataset in gone]
         losses = dict.fromkeys(lost, "a server that held a part of it is gone")

@@ -83,17 +83,25 @@ class DriverRows:
     seconds: float
 
 
-def gathered(tasks: Iterable[ReadTask], declared: Declared, options: Reading) -> DriverRows | None:
-    """The rows of all tasks; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
+DriverTask = tuple[ReadTask, Iterator[Any]]
+"""A task, and what it is run over."""
+
+
+def of_all_shares(task: ReadTask) -> DriverTask:
+    """The task, over the numbers of all of its shares."""
+    return task, share_numbers(range(len(task.shares)))
+
+
+def gathered(tasks: Iterable[DriverTask], declared: Declared, options: Reading) -> DriverRows | None:
+    """The rows of all tasks, one after the other; None if they are more than ``GATHERED_BYTES``. Raises TooMuchRead
     (``jobs.ReadLimit``).
     """
     rows: list[Any] = []
     size_bytes, began = 0, perf_counter()
     limit = ReadLimit.of(options.driver_bytes)
-    for task in tasks:
+    for task, source in tasks:
         is_cast = task.gives(declared.schema)
-        numbers = share_numbers(range(len(task.shares)))
-        with closing(task.batches(numbers, kept=True, count=limit.count)) as batches:
+        with closing(task.batches(source, kept=True, count=limit.count)) as batches:
             for batch in batches:
                 rows.append(batch if is_cast else declared.cast(batch))
                 size_bytes += batch.nbytes

@@ -193,10 +193,10 @@ class _Text:
         if isinstance(origin, Input):
             return [*lines, f"{origin.label}{where}"]
         if isinstance(origin, Exchange):
-            return [*lines, *self._of_exchange(origin)]
+            return [*lines, *self._of_exchange(origin, where)]
         return [*lines, *_branches([self._of_part(side, where) for side in part.sides])]
 
-    def _of_exchange(self, exchange: Exchange) -> list[str]:
+    def _of_exchange(self, exchange: Exchange, where: str) -> list[str]:
         number = self._numbers.get(exchange)
         if number is not None:
             return [f"{exchange} #{number}, see above"]
@@ -207,7 +207,7 @@ class _Text:
         ran = self._ran.exchanges.get(exchange)
         if ran is not None:
             lines += [f"    {line}" for line in _facts(ran)]
-        where = "" if ran is None or ran.tasks else ", in the driver"
+            where = "" if ran.tasks else ", in the driver"
         return [*lines, *self.of_leg(exchange.leg, where)]
 
 

@@ -100,7 +100,8 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     """
     spark: Any = context
     jvm = spark._jvm
-    nothing = spark._jsc.parallelize(jvm.java.util.Collections.nCopies(tasks, bytearray()), tasks)
+    _keep_classes(jvm)
+    nothing = spark._jsc.parallelize([], tasks)
     parts = (function, None, NoOpSerializer(), spark.serializer)
     command, variables, workers, includes = _prepare_for_python_RDD(spark, parts)
     workers = {**workers, **environment}
@@ -116,6 +117,18 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     preserves_partitioning = is_barrier = False
     rdd = jvm.PythonRDD(nothing.rdd(), wrapped, preserves_partitioning, is_barrier)
     return RDD(rdd.asJavaRDD(), spark, spark.serializer)
+
+
+_CLASSES = ("PythonRDD", "PythonUtils", "SimplePythonFunction")
+
+
+def _keep_classes(jvm: Any) -> None:
+    """Let Py4J look for these classes of the JVM once: by its short name it looks for one, at each use, in each package
+    that PySpark imports, and so in all of Spark's jars.
+    """
+    for name in _CLASSES:
+        if name not in vars(jvm):
+            setattr(jvm, name, getattr(jvm, name))
 
 
 def begin(rdd: Any) -> None:

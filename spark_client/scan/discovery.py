@@ -71,7 +71,8 @@ def dataset_of(
         fragments = [
             form.make_fragment(path, filesystem, expressions[pairs]) for filesystem, path, pairs in files
         ]
-        schema = form.inspect(files[0][1], files[0][0])
+        # It keeps its footer, which is looked at again.
+        schema = fragments[0].physical_schema
         kinds = {name: pa.field(name, next(iter(values.values())).type) for name, values in columns.items()}
         fields = [kinds.pop(field.name, field) for field in schema]
         return ds.FileSystemDataset(fragments, pa.schema([*fields, *kinds.values()]), form, files[0][0])

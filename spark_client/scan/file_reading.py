@@ -36,7 +36,7 @@ from .pieces import DECODED_BYTES, File, FileHome, FilePiece, Fragment
 from .spark_footers import check_dates, is_legacy
 from .stored_texts import batches_of, bounded_rows, coded_columns, cut, inner_texts
 
-BATCH_ROWS = 64 * 1024
+BATCH_ROWS = 128 * 1024
 BATCH_BYTES = 8 << 20
 WHOLE_BYTES = {"local": 16 << 20}
 WHOLE_BYTES_ELSEWHERE = 256 << 20

@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -47,6 +47,19 @@ def test_each_put_is_a_version_and_a_snapshot_has_what_the_rule_keeps(rates: Cha
     assert now.table.schema == RATES
     then = rates.snapshot(as_of=1)
     assert (then.version, rows_of(then.table)) == (1, [("EUR", 1, 1.1), ("USD", 1, 1.0)])
+
+
+def test_a_batch_of_an_iterator_is_sent_before_the_next_one_is_made(
+    shuffle: ShuffleClient, rates: Changelog
+) -> None:
+    before = shuffle.statistics()["frames_in"]
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for time in range(2):
+            yield rates_of(("EUR", time, 1.0)).to_batches()[0]
+            eventually(lambda: shuffle.statistics()["frames_in"], before + time + 1)
+
+    assert rates.put(batches()) == 1
 
 
 def test_a_follower_begins_with_the_snapshot_and_gets_each_change(rates: Changelog) -> None:

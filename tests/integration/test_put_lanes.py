@@ -16,6 +16,7 @@ import pytest
 from flight_server.protocol import CreateRequest, Kind, PutCommand
 from flight_server.protocol.errors import FlightShuffleError, PartitionFailed
 from spark_client import ShuffleClient
+from spark_client.arrow import coalescer
 from spark_client.arrow.types import Declared
 from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
@@ -79,6 +80,46 @@ def test_a_write_task_that_knows_the_places_needs_no_grpc(process: ServerProcess
         server.action("seal", {"dataset": name, "attempts": {"0": "7"}})
         with ShuffleClient(process.location) as client:
             assert sorted(client.get(name).read_all()["k"].to_pylist()) == list(range(50_000))
+
+
+@contextlib.contextmanager
+def written(process: ServerProcess, budget_bytes: int) -> Iterator[Callable[[Iterator[Any]], dict[str, Any]]]:
+    """Writes batches of a column ``k`` by a task to a shuffle of its own."""
+    schema = pa.schema({"k": pa.int64()})
+    with connected(process.location, "auto") as server:
+        name = shuffle(server, schema, 4)
+        generation = json.loads(server.flight_info(name).app_metadata)["generation"]
+        task = WriteTask(
+            name, 4, Declared("the exchange", schema), ByKeys(("k",), 4), budget_bytes=budget_bytes
+        )
+        destination = Destination(server, generation, (server.location,))
+        yield lambda batches: task.write(destination, batches, 0, "7")
+
+
+def test_a_task_that_computes_long_for_few_rows_has_no_silent_put_meanwhile(process: ServerProcess) -> None:
+    puts: list[int] = []
+
+    def computed(server: RemoteServer) -> Iterator[Any]:
+        for start in range(0, 5_000, 1_000):
+            puts.append(server.action("statistics")["puts"])
+            yield pa.record_batch({"k": np.arange(start, start + 1_000)})
+
+    with connected(process.location, "auto") as server, written(process, MEBIBYTE) as write:
+        assert write(computed(server))["rows"] == 5_000
+        assert server.action("statistics")["puts"] == puts[0] + 1
+    assert len(set(puts)) == 1
+
+
+@pytest.mark.parametrize(("seconds", "frames"), [(0.0, 4 * 8), (3600.0, 4 * 4)])
+def test_once_its_put_has_begun_rows_do_not_wait_long_for_a_full_round(
+    process: ServerProcess, monkeypatch: pytest.MonkeyPatch, seconds: float, frames: int
+) -> None:
+    monkeypatch.setattr(coalescer, "ROUND_SECONDS", seconds)
+    batches = (
+        pa.record_batch({"k": np.arange(start, start + 70_000)}) for start in range(0, 700_000, 70_000)
+    )
+    with written(process, 2 * MEBIBYTE) as write:
+        assert write(batches)["frames"] == frames
 
 
 # What goes wrong.

@@ -108,6 +108,10 @@ class Engine:
         """Commit rows with their diffs; the version."""
         return int(self.run(self._commit(self._batch(updates), transaction)))
 
+    def commit_in_batches(self, *groups: list[tuple[tuple[Any, ...], int]]) -> int:
+        """Commit all as one version, each in a batch of its own; the version."""
+        return int(self.run(self._commit_batches([self._batch(updates) for updates in groups], None)))
+
     def commit_together(self, *groups: list[tuple[tuple[Any, ...], int]]) -> list[int]:
         """Commit each as a version, all in one group; the versions."""
 
@@ -138,8 +142,14 @@ class Engine:
     async def _commit(
         self, batch: pa.RecordBatch, transaction: Transaction | None, *, deletes: bool = False
     ) -> int:
+        return await self._commit_batches([batch], transaction, deletes=deletes)
+
+    async def _commit_batches(
+        self, batches: Sequence[pa.RecordBatch], transaction: Transaction | None, *, deletes: bool = False
+    ) -> int:
         write = self.store.write(self.catalogue.find(NAME), deletes=deletes)
-        await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
+        for batch in batches:
+            await write.add(batch, self.catalogue.budget.frames.reserve(batch.nbytes))
         return int(await write.commit(transaction))
 
     def begin_fold(self, since: int, first: int = 0, last: int | None = None, *, to_file: bool) -> Work:

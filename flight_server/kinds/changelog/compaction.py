@@ -103,13 +103,7 @@ class Fold(Work):
     def __init__(
         self, contents: Contents, begun: BegunFold, rule: Rule, new_file: NewFile | None, memory: MemoryPool
     ) -> None:
-        every = rule.any_update_counts
-        sources = [
-            each
-            for each in contents.sources
-            if every or each.first_version <= begun.since or each.retractions or each.tombstones
-        ]
-        super().__init__(contents.bases.layout, sources, begun, new_file, memory)
+        super().__init__(contents.bases.layout, contents.sources, begun, new_file, memory)
         self._fold = begun
         self._rule = rule
         self._made: list[Range] = []
@@ -117,6 +111,8 @@ class Fold(Work):
 
     def _slices(self, sources: Sequence[Source]) -> Generator[int, None, None]:
         fold, low = self._fold, self._fold.low
+        if not self._rule.any_update_counts:
+            sources = _sources_of_fold(sources, fold.since)
         while low <= fold.high:
             slice_rows = min(views.SLICE_ROWS, max(1, RANGE_ROWS // 2))
             high, large = slice_end(sources, slice_rows, low, 2 * views.SLICE_BYTES)
@@ -154,6 +150,19 @@ class Fold(Work):
 
     def published(self, contents: Contents) -> Contents:
         return contents.folded(self._made)
+
+
+def _sources_of_fold(sources: Sequence[Source], since: int) -> list[Source]:
+    """Without those of later versions that only assert rows."""
+    # What an asserting run has of a put may take back what another one has of it.
+    retracting = [(each.first_version, each.last_version) for each in sources if each.retractions]
+    return [
+        each
+        for each in sources
+        if each.first_version <= since
+        or each.tombstones
+        or any(first <= each.last_version and each.first_version <= last for first, last in retracting)
+    ]
 
 
 class Rewrite(Work):

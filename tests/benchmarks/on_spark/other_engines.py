@@ -101,9 +101,10 @@ def main(arguments: list[str]) -> None:
     rows: list[list[str]] = []
     with Engines() as engines:
         for name, (kind, names) in JOBS.items():
-            if options.wants(name) and wanted & set(names):
+            job = _job(name, options)
+            if options.wants(job.name) and wanted & set(names):
                 chosen = [each for each in names if each in wanted]
-                rows += _measured(engines, _job(name, options), kind, chosen, options)
+                rows += _measured(engines, job, kind, chosen, options)
     table("Beside other engines", ["x the first" if each == "x Spark" else each for each in COLUMNS], rows)
 
 

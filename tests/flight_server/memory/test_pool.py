@@ -33,22 +33,6 @@ def test_what_asks_later_does_not_overtake_a_request_that_waits() -> None:
     assert [each.size_bytes for each in granted] == [50]
 
 
-def test_growth_above_a_mark_is_told_once_and_only_for_the_mark_set_last() -> None:
-    pool, told = MemoryPool(100), list[int]()
-    account = pool.account("frames", 90)
-    pool.tell_above(10, lambda: told.append(10))
-    pool.tell_above(20, lambda: told.append(20))
-    held = account.reserve(20)
-    assert told == []
-    held.grow(1)
-    held.grow(1)
-    assert told == [20]
-    pool.tell_above(30, lambda: told.append(30))
-    pool.tell_above(None, lambda: told.append(0))
-    held.grow(50)
-    assert told == [20]
-
-
 def test_a_callback_may_use_the_pool() -> None:
     pool = MemoryPool(10)
     sizes: list[int] = []

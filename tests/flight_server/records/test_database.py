@@ -507,3 +507,11 @@ def test_a_witness_that_is_not_whole_says_nothing(base: Path, witness: bytes) ->
     Database(base).close()
     (base / WITNESS_NAME).write_bytes(witness)
     Database(base).close()
+
+
+def test_what_sqlite_raises_while_it_is_opened_is_an_error_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "make_tables", lambda _connection: None)
+    with pytest.raises(OSError, match="no such table"):
+        Database(tmp_path)

@@ -53,7 +53,8 @@ def output(command: list[str], job: str, directory: Path, python: Path, **enviro
         timeout=280,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
+    # Spark's launcher sends what the program says to its own output.
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
 

@@ -194,8 +194,8 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
         shuffles: Any = several._owned()
         write = shuffles.write
 
-        def written(targets: Any, **how: Any) -> Any:
-            found = write(targets, **how)
+        def written(*arguments: Any, **how: Any) -> Any:
+            found = write(*arguments, **how)
             if lost == "side":
                 kill(next(iter(found[0].servers)))
             return found

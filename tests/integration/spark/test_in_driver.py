@@ -268,6 +268,25 @@ def test_explain_says_where_each_step_ran(
     assert "of them in the driver" in lines[-1]
 
 
+def test_the_driver_sorts_rows_that_it_has_without_writing_them(
+    client: ShuffleClient, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = client.scan(folder / "left.parquet").groupBy("k").agg(v=("v", "sum"))
+    ordered = groups.orderBy("v desc").select("v")
+    assert ordered.toArrow()["v"].to_pylist()[:3] == [48.0, 40.0, 39.0]
+    (of_groups,) = ordered.statistics().exchanges
+    assert "'k'" in of_groups.exchange
+    capsys.readouterr()
+    ordered.explain()
+    lines = capsys.readouterr().out.splitlines()
+    (not_written,) = (line for line in lines if "ranges of" in line)
+    assert not_written.endswith("not written, because the driver has all rows")
+    kept = groups.orderBy("v desc").persist()
+    assert kept.toArrow().num_rows == 41
+    assert len(kept.statistics().exchanges) == 2
+    kept.unpersist()
+
+
 def test_ctrl_c_ends_a_job_in_the_driver_and_leaves_nothing(
     client: ShuffleClient, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

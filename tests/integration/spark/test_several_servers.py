@@ -39,8 +39,11 @@ def servers() -> Iterator[list[ServerProcess]]:
 
 @pytest.fixture
 def several(servers: list[ServerProcess]) -> Iterator[ShuffleClient]:
-    """A client of three servers; once it is closed those that live hold nothing."""
-    with ShuffleClient(",".join(server.location for server in servers)) as found:
+    """A client of three servers, which waits a short time for a killed one; once it is closed those that live hold
+    nothing.
+    """
+    location = ",".join(server.location for server in servers)
+    with ShuffleClient(location, timeouts=Timeouts(connect_seconds=2)) as found:
         yield found
     for server in servers:
         if server.returncode is None:

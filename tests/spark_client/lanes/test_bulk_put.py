@@ -11,6 +11,7 @@ import pytest
 
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, OutOfBudget
 from spark_client.connection import RemoteServer, Timeouts, Writing
+from spark_client.lanes import bulk_put
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.read_stream import StreamStalled
 from tests.support.put_source import (
@@ -103,6 +104,28 @@ def test_what_happens_to_an_array_after_the_write_is_not_sent(server: RemoteServ
         stream.commit()
     bodies = [np.frombuffer(fields_of(message)[1000], np.int64) for message in got[1:-1]]
     assert [set(body.tolist()) for body in bodies] == [{1}, {2}, {3}]
+
+
+def test_a_small_batch_that_comes_long_after_the_last_one_is_not_held_back(
+    server: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends a put that is silent, also of a producer that computes for minutes for a row."""
+    arrived = threading.Event()
+
+    def serve(side: PutSide) -> None:
+        side.send(UPGRADED)
+        for _ in range(3):
+            side.message()
+        arrived.set()
+        side.messages()
+        side.send(committed(20) + said(b"K"))
+
+    with PutSource(serve) as source, opened(server, source) as stream:
+        stream.write(SMALL, 0)
+        monkeypatch.setattr(bulk_put, "HOLD_SECONDS", 0.0)
+        stream.write(SMALL, 1)
+        assert arrived.wait(20)
+        stream.commit()
 
 
 def test_no_more_than_that_is_held_back(server: RemoteServer) -> None:

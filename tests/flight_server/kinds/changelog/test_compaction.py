@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flight_server.kinds.changelog import compaction, views
+from flight_server.kinds.changelog import compaction, views, writes
 from flight_server.kinds.changelog.compaction import Work
 from flight_server.kinds.changelog.runs import RunFile
 from tests.support.changelog_store import Engine
@@ -313,3 +313,19 @@ def test_a_fold_reads_later_updates_only_where_they_may_make_a_row_needed(
         engine.commit([(row("a", 1, "send"), 1)])
         engine.commit([(row("a", 1, "send"), later)])
         assert sum(engine.begin_fold(1, to_file=False).steps) == read_rows
+
+
+def test_a_row_that_a_put_of_several_files_retracts_and_asserts_is_not_retracted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greatest = row("a", 2)
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(row("a", 1), 1), (greatest, 1)])
+        with monkeypatch.context() as patch:
+            patch.setattr(writes, "CHUNK_ROWS", 1)
+            engine.commit_in_batches([(greatest, 1)], [(greatest, -1)])
+        going = engine.begin_fold(1, to_file=True)
+        engine.commit([(greatest, -1)])
+        before = engine.snapshot(3)
+        engine.publish(going)
+        assert engine.snapshot(3) == before
