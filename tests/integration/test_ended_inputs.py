@@ -36,7 +36,7 @@ def server() -> Iterator[ServerProcess]:
         assert started.terminate() == 0, started.tail()
 
 
-def asked(server: ServerProcess, dataset: str = "d") -> socket.socket:
+def asked(server: ServerProcess, dataset: str = "d", headers: str = "") -> socket.socket:
     """A connection that has asked for all of the dataset, and has read nothing."""
     parts = urlsplit(server.http or "")
     connection = socket.create_connection((parts.hostname, parts.port), 30)
@@ -44,7 +44,8 @@ def asked(server: ServerProcess, dataset: str = "d") -> socket.socket:
         trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
         connection = trusting.wrap_socket(connection)
-    connection.sendall(f"GET /v1/datasets/{dataset} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+    head = f"GET /v1/datasets/{dataset} HTTP/1.1\r\nHost: {parts.netloc}\r\n{headers}\r\n"
+    connection.sendall(head.encode())
     return connection
 
 
@@ -88,7 +89,10 @@ def test_a_reader_that_leaves_while_it_waits_for_a_producer_is_cut(server: Serve
         eventually(lambda: "producer" in waits(server)(), expected=False)
 
 
-def test_a_reader_that_leaves_over_tls_is_cut_at_once(flight_server_process: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("headers", ["", "Content-Length: 1\r\n"], ids=["asked", "without its body"])
+def test_a_reader_that_leaves_over_tls_is_cut_at_once(
+    flight_server_process: Start, tmp_path: Path, headers: str
+) -> None:
     cert, key = self_signed(tmp_path)
     server = flight_server_process(tls_cert=cert, tls_key=key, memory_limit="64MiB")
     data = pa.Table.from_batches([BATCH] * FRAMES)
@@ -98,7 +102,7 @@ def test_a_reader_that_leaves_over_tls_is_cut_at_once(flight_server_process: Sta
         def readers() -> list[str]:
             return [wait["waiting_for"] for wait in action(client, "why")["waits"]]
 
-        connection = asked(server)
+        connection = asked(server, headers=headers)
         eventually(readers, ["reader"])
         leave(connection)
         # Sooner than the TLS layer, which waits 30 s for such a peer.

@@ -209,7 +209,7 @@ class Intake(asyncio.BufferedProtocol):
 
     def __init__(self, puts: PutReceiver, request: web.Request, scratch: memoryview, caller: Caller) -> None:
         _check(request)
-        if request.transport is None:
+        if request.transport is None or request.transport.is_closing():
             raise ConnectionResetError("the client has left")
         self._puts = puts
         self.producer = puts.producer(caller)

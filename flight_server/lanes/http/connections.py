@@ -8,7 +8,7 @@ Ended inputs
     The end of a client's input is the end of its connection: a client that has closed its socket looks the same as one
     that reads on. It takes effect at once, while a transport that is closed waits until the peer takes what was written
     to it. The event loop's TLS does not tell of it while it has bytes to write, so :func:`disconnect_left` asks the
-    kernel about the connections with TLS that are being answered.
+    kernel about the connections with TLS.
 """
 
 from __future__ import annotations
@@ -80,15 +80,6 @@ class _Server(web.Server):
 class _Connection(web.RequestHandler):
     __slots__ = ()
 
-    @property
-    def answering(self) -> bool:
-        """Whether requests have come whole that are not answered yet, or the first may have."""
-        request = self._current_request
-        if request is not None:
-            return request.content.is_eof()
-        # aiohttp's loop takes a request some steps before it is the current one, and has a waiter while it has none.
-        return self._waiter is None or self._waiter.done()
-
     def eof_received(self) -> None:
         """See "Ended inputs"."""
         if self.transport is not None:
@@ -118,11 +109,12 @@ class _Connection(web.RequestHandler):
 
 
 def disconnect_left(connections: Iterable[_Connection]) -> None:
-    """Disconnect those, with TLS, that are being answered and whose client has left."""
+    """Disconnect those, with TLS, whose client has left."""
     for connection in connections:
         transport = connection.transport
-        if transport is not None and connection.answering:
-            peer: socket.socket = transport.get_extra_info("socket")
-            state = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
-            if state in (_TCP_CLOSE, _TCP_CLOSE_WAIT):
-                transport.abort()
+        peer: socket.socket | None = None if transport is None else transport.get_extra_info("socket")
+        if transport is None or peer is None:
+            continue  # it is lost, and is told so in the event loop's next pass
+        state = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+        if state in (_TCP_CLOSE, _TCP_CLOSE_WAIT):
+            transport.abort()

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.lanes.http import bulk_put
-from flight_server.lanes.http.bulk_put import LARGE_BYTES, READ_BYTES, Incoming
+from flight_server.lanes.http.bulk_put import LARGE_BYTES, READ_BYTES, Incoming, Intake
 from flight_server.node import Node
 from flight_server.protocol.errors import BadFrame
-from flight_server.protocol.put_framing import ANSWER_HEAD, LENGTH, PUT_PATH
+from flight_server.protocol.put_framing import ANSWER_HEAD, LENGTH, PUT_PATH, UPGRADE
 from tests.support.certificates import self_signed
 from tests.support.nodes import running_node
 from tests.support.polling import DEADLINE_SECONDS
@@ -247,6 +248,14 @@ async def test_stopping_does_not_wait_for_a_refused_client_that_stays(
         await wire.send(framed(b"nonsense"))
         assert (await wire.answer())[0] == b"E"
         await lane.until_idle()
+
+
+def test_a_client_that_leaves_before_its_connection_is_taken_over_has_left() -> None:
+    headers = {"Connection": "Upgrade", "Upgrade": UPGRADE}
+    lost = Mock(is_closing=Mock(return_value=True), get_extra_info=Mock(return_value=None))
+    request = Mock(headers=headers, version=(1, 1), can_read_body=False, transport=lost)
+    with pytest.raises(ConnectionResetError, match="the client has left"):
+        Intake(Mock(), request, memoryview(b""), Mock())
 
 
 async def keep_sending(wire: Wire) -> None:
