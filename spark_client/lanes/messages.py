@@ -24,8 +24,10 @@ Compression
     were written. The server stores, spills and sends the compressed bytes; it decompresses a batch once, to check it.
 
     ``lz4`` and ``zstd`` are Arrow's own: pyarrow compresses every buffer, also one that does not shrink. ``auto`` is
-    LZ4 where it pays, for a whole put: the samples of its first batch decide, the middle ``SAMPLE_BYTES`` of each
-    buffer. Smaller ones than ``LEAST_BYTES`` count as they are.
+    LZ4 where it pays: the first batch with a buffer of ``LEAST_BYTES`` decides for itself and all after it, by samples,
+    the middle ``SAMPLE_BYTES`` of each buffer. Smaller buffers count as they are. The writer that compresses sends
+    dictionaries again. On the gRPC lane, where a call has one codec, a put whose first batch is smaller is not
+    compressed.
 
 Worth it
     To shrink to ``MOST``; where the server runs on this host, to ``MOST_ON_THIS_HOST``. Measured over loopback, CPU
@@ -95,6 +97,12 @@ def most_to(host: str, own: str | None = None) -> float:
     return MOST_ON_THIS_HOST if host in ("", own) or is_loopback(host) else MOST
 
 
+def is_large(batch: Any) -> bool:
+    """Whether samples of the batch say what the data is like."""
+    buffers = (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None)
+    return any(buffer.size >= LEAST_BYTES for buffer in buffers)
+
+
 def codec_for(batch: Any, most: float) -> str | None:
     """LZ4, if the samples of the batch's buffers together shrink to ``most``."""
     codec = pa.Codec("lz4")
@@ -115,8 +123,8 @@ def _sample_ratio(codec: Any, data: memoryview) -> float:
 
 class MessageWriter:
     """The messages of one put, with batches of ``schema``. After an error of ``add`` it is unusable. ``codec``:
-    pyarrow's, for all buffers; with ``most`` :func:`codec_for` the first batch. ``running_crc32c``: the running
-    checksum of all taken messages, also the first.
+    pyarrow's, for all buffers; while ``most`` is set, the first large batch decides it by :func:`codec_for`.
+    ``running_crc32c``: the running checksum of all taken messages, also the first.
     """
 
     def __init__(self, schema: pa.Schema, codec: str | None = None) -> None:
@@ -146,9 +154,12 @@ class MessageWriter:
         """Encode a batch, after the dictionaries that it needs. Raises pa.ArrowException: the batch has another schema,
         or cannot be encoded.
         """
+        if self.most is not None and is_large(batch):
+            self._codec, self.most = codec_for(batch, self.most), None
+            if self._codec is not None:
+                self._writer = None
         if self._writer is None:
-            codec = self._codec if self.most is None else codec_for(batch, self.most)
-            options = pa.ipc.IpcWriteOptions(compression=codec)
+            options = pa.ipc.IpcWriteOptions(compression=self._codec)
             self._writer = pa.ipc.new_stream(self._file, self._schema, options=options)
         self._metadata.append(metadata)
         self._writer.write_batch(batch)

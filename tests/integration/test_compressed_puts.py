@@ -103,6 +103,19 @@ def test_the_server_stores_what_the_producer_compressed(
 
 
 @pytest.mark.usefixtures("far")
+def test_a_put_that_begins_with_few_rows_is_compressed_from_its_first_large_batch_on(
+    process: ServerProcess, name: str
+) -> None:
+    rows = pa.record_batch([TEXT["t"], TEXT["t"].dictionary_encode()], ["t", "word"])
+    batches = [rows.take(pa.array([0, 1])), rows, rows.take(pa.array([2])), rows]
+    with ShuffleClient(process.location, writing=Writing("bulk")) as client:
+        client.put(name, batches, compression="auto")
+        assert stored_bytes(client, name) < 0.2 * 2 * rows.nbytes
+        assert client.get(name).read_all().to_pylist() == pa.Table.from_batches(batches).to_pylist()
+        client.drop(name)
+
+
+@pytest.mark.usefixtures("far")
 @each_pair
 def test_an_exchange_compresses_as_its_client_was_told(
     process: ServerProcess, name: str, lane: Lane, how: Compression

@@ -1,4 +1,4 @@
-"""Which puts are compressed where their client has left it to the first batch."""
+"""Which puts are compressed where their client has left it to the first large batch."""
 
 from __future__ import annotations
 
@@ -32,10 +32,16 @@ def sent(
 
 @pytest.mark.parametrize(
     ("batches", "codec"),
-    [([ZEROS, RANDOM, ZEROS], "lz4"), ([RANDOM, ZEROS, ZEROS], None), ([FEW, ZEROS], None)],
+    [([ZEROS, RANDOM, ZEROS], "lz4"), ([RANDOM, ZEROS, ZEROS], None), ([FEW, FEW], None)],
 )
 def test_the_first_batch_decides_for_all(batches: list[pa.RecordBatch], codec: str | None) -> None:
     assert sent(batches, most=MOST) == sent(batches, codec)
+
+
+@pytest.mark.parametrize("first", [[FEW], [FEW.slice(0, 0)], [FEW, FEW.slice(0, 0)]])
+def test_batches_too_small_to_tell_leave_it_to_the_first_large_one(first: list[pa.RecordBatch]) -> None:
+    decided = sent([ZEROS, RANDOM], "lz4")[1:]
+    assert sent([*first, ZEROS, RANDOM], most=MOST) == sent(first) + decided
 
 
 @pytest.mark.parametrize(
