@@ -378,6 +378,9 @@ def java_home() -> Iterator[str]:
         patch.setitem(
             spark_session.SETTINGS_OF_ALL, "python__daemon__module", "spark_client.executors.forked_workers"
         )
+        # The JVM of a process runs the queries of hundreds of tests, many alike, and compiles again what a cache of a
+        # hundred classes has forgotten.
+        patch.setitem(spark_session.SETTINGS_OF_ALL, "sql__codegen__cache__maxEntries", "5000")
         yield str(home)
 
 
