@@ -27,10 +27,11 @@ from tests.support.wheels import build_wheel, install
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 OF_README = pages.blocks()["before"] + pages.blocks()["spark"]
-# Spark finds the format by itself.
 OF_SOURCE = """
 from pyspark.sql import SparkSession
+from spark_client import FlightDataSource
 spark = SparkSession.builder.getOrCreate()
+spark.dataSource.register(FlightDataSource)
 at = {"location": spark.conf.get("spark.flight.shuffle.location")}
 spark.range(3).write.format("flight").options(**at).mode("overwrite").save("d")
 print("found", spark.read.format("flight").options(**at).load("d").count())
