@@ -65,7 +65,7 @@ _RECEIVE_BYTES = 16 << 10
 TLS_BLOCK_BYTES = 64 << 10
 HOLD_BYTES = 64 << 10
 HOLD_SECONDS = 5.0
-"""After so long without a send a batch is not held, whatever its size: the server ends a put that is silent."""
+"""A writer that has sent nothing for so long sends its next batch at once: the server ends a put that is silent."""
 _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
 """The statuses of a proxy, or of its server, that does not pass the upgrade; their bodies are not read."""
 
