@@ -195,10 +195,10 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
         write = shuffles.write
 
         def written(*arguments: Any, **how: Any) -> Any:
-            found = write(*arguments, **how)
+            sides = write(*arguments, **how)
             if lost == "side":
-                kill(next(iter(found[0].servers)))
-            return found
+                kill(next(iter(sides[0].servers)))
+            return sides
 
         monkeypatch.setattr(shuffles, "write", written)
         pipeline = both(several, files, "left", small_left=False)

@@ -43,8 +43,8 @@ def several(servers: list[ServerProcess]) -> Iterator[ShuffleClient]:
     nothing.
     """
     location = ",".join(server.location for server in servers)
-    with ShuffleClient(location, timeouts=Timeouts(connect_seconds=2)) as found:
-        yield found
+    with ShuffleClient(location, timeouts=Timeouts(connect_seconds=2)) as connected:
+        yield connected
     for server in servers:
         if server.returncode is None:
             with ShuffleClient(server.location) as after:

@@ -61,12 +61,12 @@ async def used_bytes(engine: Engine) -> int:
 
 
 def rows(part: VersionBurst, schema: pa.Schema) -> list[Row]:
-    found: list[Row] = []
+    updates: list[Row] = []
     for message in part:
         framed = encapsulate(message.parts.header) + bytes(message.parts.body)
         batch = pa.ipc.read_record_batch(pa.py_buffer(framed), schema)
-        found += zip(*(column.to_pylist() for column in batch.columns), strict=True)
-    return found
+        updates += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return updates
 
 
 class Stalled:
@@ -154,25 +154,25 @@ def test_deltas_that_become_few_while_they_are_read_in_parts_come_once(
     for version in range(1, versions + 1):
         put(engine, version)
     with Stalled(engine, Versions(after=versions - 1)) as reader:
-        found = reader.take()
-        assert 0 < len(found) < 2 * KEYS
+        updates = reader.take()
+        assert 0 < len(updates) < 2 * KEYS
         fold(engine, to_file=False)
         assert engine.changelog.rows == 2 * KEYS
-        found += reader.rest()
+        updates += reader.rest()
     changes = ((key, versions - less, 1 - 2 * less) for key in range(KEYS) for less in (0, 1))
-    assert Counter(found) == Counter(changes)
+    assert Counter(updates) == Counter(changes)
 
 
 def test_what_is_committed_while_a_follower_is_sent_a_step_is_its_next_one(engine: Engine) -> None:
     put(engine, 1)
     with Stalled(engine, Versions(after=0, follow=True)) as follower:
-        found = follower.take()
+        updates = follower.take()
         put(engine, 2)
-        while len(found) < 3 * KEYS:
-            found += follower.take()
+        while len(updates) < 3 * KEYS:
+            updates += follower.take()
     changes = Counter((key, 1, -1) for key in range(KEYS))
     changes.update((key, version, 1) for key in range(KEYS) for version in (1, 2))
-    assert Counter(found) == changes
+    assert Counter(updates) == changes
 
 
 def test_reads_of_a_dropped_changelog_end_when_memory_is_short(engine: Engine) -> None:
@@ -196,10 +196,10 @@ def test_a_row_that_is_there_many_times_is_read_in_parts_while_it_is_folded(tmp_
         engine.commit([((key, 0), key) for key in range(1, 30)])
         engine.commit([((key, 0), 1) for key in range(1, 30)])
         with Stalled(engine, Versions()) as reader:
-            found = reader.take()
+            updates = reader.take()
             fold(engine)
-            found += reader.rest()
-        assert Counter(found) == Counter({(key, 0): key + 1 for key in range(1, 30)})
+            updates += reader.rest()
+        assert Counter(updates) == Counter({(key, 0): key + 1 for key in range(1, 30)})
 
 
 def test_followers_that_ask_at_a_time_share_a_small_step(

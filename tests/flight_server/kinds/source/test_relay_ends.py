@@ -53,7 +53,7 @@ class Upstream:
 
 
 @pytest.mark.parametrize(
-    ("headers", "trailing", "said"),
+    ("headers", "trailing", "sentence"),
     [
         (GENERATION, trailers(), None),
         ({}, {}, None),
@@ -64,7 +64,7 @@ class Upstream:
     ],
 )
 async def test_a_pull_ends_with_the_totals_of_what_arrived_or_fails(
-    headers: dict[str, str], trailing: dict[str, str], said: str | None, monkeypatch: pytest.MonkeyPatch
+    headers: dict[str, str], trailing: dict[str, str], sentence: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @asynccontextmanager
     async def channel(*_: object) -> AsyncIterator[Upstream]:
@@ -76,8 +76,8 @@ async def test_a_pull_ends_with_the_totals_of_what_arrived_or_fails(
     (schema, *_) = ipc_messages(BATCH.schema, [])
     source = relay.RelaySource(spec, "near", schema.header, [b"ticket"], pulling)
     pulled = source.pull(0, lambda: ARRIVED)
-    if said is None:
+    if sentence is None:
         assert len([each async for each in pulled]) == 2
     else:
-        with pytest.raises(SourceUnavailable, match=said):
+        with pytest.raises(SourceUnavailable, match=sentence):
             [each async for each in pulled]
