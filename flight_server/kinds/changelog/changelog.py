@@ -47,7 +47,6 @@ from flight_server.records import BegunFold, ChangelogRecords, DeclaredChangelog
 from .compaction import Work
 from .contents import Contents
 from .holds import HeldBack, Holds, gone
-from .planning import Waited
 from .rules import Rule
 from .runs import Layout, MemoryRun, Run, RunFolder
 from .timeline import Timeline
@@ -131,7 +130,6 @@ class Changelog:
         self.transactions = Transactions(self.name, metadata)
         self.working: list[Work] = []
         self._room = room
-        self.waited = Waited()
         self.readers = 0  # open streams
         self._wake = wake
         self._found_damage = found_damage
