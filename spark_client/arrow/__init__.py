@@ -25,9 +25,7 @@ from .sizes import (
     batch_bits_before,
     has_dictionary,
     held_buffers,
-    held_dictionaries,
     inner_types,
-    own_bytes,
     readable_size,
     row_bytes,
 )

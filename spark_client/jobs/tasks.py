@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from socket import gethostname
 from typing import Any, Protocol, cast
@@ -30,7 +29,7 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, fills_block, gathered, has_dictionary
+from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, fills_block, gathered
 from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
@@ -376,13 +375,8 @@ class WriteTask:
         """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows. Smaller ones
         fill no block, so :meth:`keeps` is true of them.
         """
-        return gathered(batches, _JOINED_ROWS, BLOCK_BYTES) if self._may_copy_at_once else batches
+        return gathered(batches, _JOINED_ROWS, BLOCK_BYTES) if self.partitions > 1 else batches
 
     def keeps(self, batch: Any) -> bool:
         """Whether ``write`` holds memory of the batch when it asks for the next one."""
-        return not (self._may_copy_at_once and fills_block(batch, self.partitions))
-
-    @cached_property
-    def _may_copy_at_once(self) -> bool:
-        # Dictionaries are not copied with their rows.
-        return self.partitions > 1 and not any(has_dictionary(kind) for kind in self.declared.schema.types)
+        return self.partitions == 1 or not fills_block(batch, self.partitions)
