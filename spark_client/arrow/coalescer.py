@@ -6,10 +6,9 @@ partition, in input order. After `finish` every row has been returned.
 How
     Batches are buffered without a copy until they fill a block (`block_bytes`, and for each partition `block_rows` or
     64 times as many bytes: joining less costs more than the processor's cache saves); their memory must not change
-    meanwhile (see `own_memory`). One that is added `at_once` is a block with those before it, so its memory may change
-    afterwards. A block's rows are sorted by partition (a stable radix sort), and copied while they are in the cache.
-    When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with less than a whole
-    frame begin the next round, if they are few. With one partition nothing is sorted.
+    meanwhile (see `own_memory`). A block's rows are sorted by partition (a stable radix sort), and copied while they
+    are in the cache. When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with
+    less than a whole frame begin the next round, if they are few. With one partition nothing is sorted.
 
     The rows of a block are joined and copied once, while they fit a core's cache: copying rows of 200 partitions out of
     30 MB takes three times as long. A block holds one copy of its rows, and 16 bytes for each partition. To sort it
@@ -266,25 +265,24 @@ class Coalescer:
         """The memory held between calls, see *Memory*."""
         return self._block_bytes + self._pending_bytes
 
-    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None, *, at_once: bool = False) -> Frames:
+    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None) -> Frames:
         """Add the batch; iterate over the result, the frames that are due now. `ids`: the partition of each row, of any
-        integer type; optional with one partition. `at_once`: then its rows have been copied. Small batches take
-        longer that way.
+        integer type; optional with one partition.
         """
         ids = np.zeros(batch.num_rows, self._id_type) if ids is None else ids.astype(self._id_type)
         self._rows += np.bincount(ids, minlength=self.partitions)
-        return self._add(batch, ids, at_once=at_once)
+        return self._add(batch, ids)
 
     def finish(self) -> Frames:
         """Finish; iterate over the result, the remaining rows."""
         return self._gather(everything=True) if self.schema.names else self._bare_rows()
 
-    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any], *, at_once: bool) -> Frames:
+    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any]) -> Frames:
         if not batch.num_rows or not batch.num_columns:
             return
         pieces = self._pieces(batch)
         # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
-        passing = at_once or len(pieces) > 1
+        passing = len(pieces) > 1
         start = 0
         for piece, size_bytes in pieces:
             piece_ids = ids[start : start + piece.num_rows]
@@ -387,19 +385,6 @@ class Coalescer:
             nothing = pa.StructArray.from_buffers(pa.struct([]), int(self._rows[partition]), [None])
             frame = pa.RecordBatch.from_struct_array(nothing)
             yield partition, frame.replace_schema_metadata(self.schema.metadata)
-
-
-def fills_block(batch: pa.RecordBatch, partitions: int) -> bool:
-    """Whether the batch alone is a block, with the usual sizes: added `at_once` it takes no longer, unless there is one
-    partition, where blocks are no copies.
-    """
-    if batch.get_total_buffer_size() < BLOCK_BYTES:  # which takes a hundredth of the time of ``nbytes``
-        return False
-    data_bytes = int(batch.nbytes)
-    return (
-        data_bytes >= BLOCK_BYTES
-        and max(batch.num_rows, data_bytes // _WIDE_ROW_BYTES) >= BLOCK_ROWS * partitions
-    )
 
 
 def _most_held_bytes(size_bytes: int) -> int:

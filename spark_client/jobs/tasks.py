@@ -29,14 +29,14 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, fills_block, gathered
+from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, gathered
 from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
-from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Kept, Pass, Stage, reported, run
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Pass, Stage, reported, run
 
 from .placements import Placement
 from .sealed import TaskWork, added, report
@@ -121,7 +121,6 @@ class Sides:
 
     def read_both(self, piece: PartitionSlice, how: Pass) -> Both:
         """Both sides of one part, after their stages; of a cut one, the whole other side."""
-        how = replace(how, kept=True)
         whole = PartitionSlice(piece.partition)
         left = _read(self.left, piece if piece.side == "left" else whole, how)
         right = _read(self.right, piece if piece.side == "right" else whole, how)
@@ -170,14 +169,13 @@ class ReadTask:
         rows: Iterator[Any],
         work: TaskWork | None = None,
         *,
-        kept: Kept = False,
         count: Count | None = None,
     ) -> Generator[Any, None, None]:
-        """As :meth:`run`, for a task that has a span, whose ``work`` is counted. ``kept`` is as in
-        :class:`~spark_client.steps.Pass`, and so is ``count``, which gets what is read, too.
+        """As :meth:`run`, for a task that has a span, whose ``work`` is counted. ``count`` is as in
+        :class:`~spark_client.steps.Pass`, and gets what is read, too.
         """
         memory, work = self.memory(), work or TaskWork()
-        how = Pass(kept, None, self.limits, memory, count)
+        how = Pass(None, self.limits, memory, count)
         for batches in self._of_pieces(rows, how, work):
             yield from batches
         work.spilled_bytes = memory.spilled_bytes
@@ -324,7 +322,7 @@ class WriteTask:
         self, batches: Iterator[Any], work: TaskWork, count: Count | None = None
     ) -> Generator[Any, None, None]:
         """The batches of the last stage, as :meth:`ReadTask.batches` gives them."""
-        return self.reading.batches(batches, work, kept=self.keeps, count=count)
+        return self.reading.batches(batches, work, count=count)
 
     def write(
         self, destination: Destination, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0
@@ -368,15 +366,9 @@ class WriteTask:
             batch = rows if is_cast else self.declared.cast(rows)
             if self.counts:
                 counted[:] = added(counted, counts(batch))
-            yield from coalescer.add(batch, ids, at_once=not self.keeps(rows))
+            yield from coalescer.add(batch, ids)
         yield from coalescer.finish()
 
     def _joined(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows. Smaller ones
-        fill no block, so :meth:`keeps` is true of them.
-        """
+        """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows."""
         return gathered(batches, _JOINED_ROWS, BLOCK_BYTES) if self.partitions > 1 else batches
-
-    def keeps(self, batch: Any) -> bool:
-        """Whether ``write`` holds memory of the batch when it asks for the next one."""
-        return self.partitions == 1 or not fills_block(batch, self.partitions)
