@@ -73,21 +73,6 @@ def test_of_holds_that_ended_by_themselves_the_last_are_remembered_after_a_resta
         assert set(engine.changelog.holds.named) == {"lasting", "hold 0", "hold 3"}
 
 
-def test_recent_runs_are_in_the_order_of_their_first_versions_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writes, "CHUNK_ROWS", 20)
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        for time, count in enumerate((1, 30, 1, 40, 1), 1):
-            engine.commit(rows(0, count, time))  # those of more than a chunk in a file
-    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
-        recent = engine.changelog.contents.recent
-        versions = [run.first_version for run in recent]
-        assert len({type(run) for run in recent}) == 2
-        assert versions == sorted(versions)
-        assert sum(engine.snapshot(5).values()) == 40
-
-
 def test_a_hold_whose_lag_has_ended_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
