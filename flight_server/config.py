@@ -227,9 +227,10 @@ class Settings(BaseSettings):
         900.0,
         ge=0,
         description="a put whose client sends no message for so long fails, and so does the pull of a source that "
-        "gives none. Too low: Spark tasks that compute between two batches fail; so the default is 15 minutes. Too "
-        "high: a put whose client hangs keeps its memory and its partition; 0: never. Inside a message on the bulk "
-        "lane --stall-seconds counts",
+        "gives none. Too low: programs that compute between two batches fail; so the default is 15 minutes. Too "
+        "high: a put whose client hangs keeps its memory and its partition; 0: never. A put to a shuffle goes on "
+        "while a client renews the lease, as Spark's driver does for its tasks. Inside a message on the bulk lane "
+        "--stall-seconds counts",
     )
     hold_lag_seconds: float = Field(
         604_800.0,
