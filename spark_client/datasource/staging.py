@@ -323,7 +323,7 @@ class Staging:
         generation, places = str(staged["generation"]), tuple(staged.get("put_locations", ()))
         command = PutCommand(self.request.dataset, producer=producer, attempt=attempt, generation=generation)
         schema = self.declared.schema
-        coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES, has_begun=True)
+        coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES)
         with PutStream(self.server, command, schema, places, once=once) as stream:
             for batch in rows:
                 for _, frame in coalescer.add(batch):

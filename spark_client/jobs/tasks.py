@@ -343,7 +343,7 @@ class WriteTask:
         places, compression = destination.places.get(location), server.writing.compression
         counted = list[int]()
         with closing(self._frames(batches, producer, counted)) as frames:
-            # Before the put begins, which the server ends if it is silent for long.
+            # Before the put begins: a server that is started again meanwhile costs nothing.
             first = next(frames, None)
             with PutStream(server, command, schema, places, compression) as stream:
                 for partition, frame in chain(() if first is None else (first,), frames):
