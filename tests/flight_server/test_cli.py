@@ -196,6 +196,12 @@ def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, w
         ("FLIGHT_SERVER_MEMORY_LIMIT", "64MiBx", "--memory-limit: '64MiBx' is no size"),
         ("FLIGHT_SERVER_PORT", "tcp://10.0.0.7:8815", "--port: must be a valid integer"),
         ("FLIGHT_SERVER_SOURCE_ROOTS", "/data", "FLIGHT_SERVER_SOURCE_ROOTS is no JSON list"),
+        ("FLIGHT_SERVER_MEMORY_LIMITS", "1GiB", "did you mean 'FLIGHT_SERVER_MEMORY_LIMIT'?"),
+        (
+            "FLIGHT_SERVER_PORT_8815_TCP_ADDR",
+            "10.0.0.7",
+            "there is no setting for FLIGHT_SERVER_PORT_8815_TCP",
+        ),
     ],
 )
 def test_a_bad_value_in_the_environment_is_one_clear_line(name: str, value: str, words: str) -> None:
