@@ -42,7 +42,7 @@ def restore(changelog: Changelog, stored: StoredChangelog, memory: MemoryPool, m
             raise Damaged("a fold of it cannot have begun")
         changelog.since, changelog.begun = max(stored.since, fold.since), fold
     contents = _contents(changelog.layout, stored.ranges, files, memory)
-    changelog.contents = contents.committed(_in_memory(contents.bases, stored.versions, memory))
+    changelog.contents = contents.rewritten((), _in_memory(contents.bases, stored.versions, memory))
 
 
 def _file(changelog: Changelog, name: str, version: int | None, blocks: list[list[int]]) -> RunFile:
