@@ -232,7 +232,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
     if mode is WriteMode.NEW:
         raise AlreadyExists.about(old.name, "exists; overwrite it, or choose another name")
     if mode is WriteMode.OVERWRITE:
-        old.attached.check_overwrite(old, staged=True)
+        old.attached.check_overwrite(old)
         check_as_durable(old, durable=durable)
         return
     if old.attached.append is not None:
