@@ -128,10 +128,10 @@ class View:
         hashes = unique(*(run.changed(after, upto) for run in new))
         parts: list[Updates] = []
         for run, last in self._deciding(runs, after, upto):
-            places = run.places(hashes)
-            if last is None and places.sizes_bytes().sum() > max_bytes:
+            hits = run.hits(hashes)
+            if last is None and hits.sizes_bytes().sum() > max_bytes:
                 return None
-            for part in places.parts(last=last):
+            for part in hits.parts(last=last):
                 parts.append(part)
                 max_rows -= len(part)
                 max_bytes -= part.size_bytes
@@ -164,9 +164,9 @@ class View:
         new = [run for run in runs if run.last_version > after]
         hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows)
         fitting, limit_bytes = len(hashes), 2 * self.slice_bytes
-        places = [run.places(hashes) for run in runs]
+        hits = [run.hits(hashes) for run in runs]
         if fitting and sum(run.size_bytes for run in runs) > limit_bytes:
-            sizes = np.cumsum(np.sum([each.sizes_bytes() for each in places], axis=0))
+            sizes = np.cumsum(np.sum([each.sizes_bytes() for each in hits], axis=0))
             fitting = max(1, int(np.searchsorted(sizes, limit_bytes, "right")))
             if fitting < len(hashes):
                 low = int(hashes[fitting - 1]) + 1
@@ -174,7 +174,7 @@ class View:
                 return None, int(hashes[0])
         greatest = [None if all_updates else last for _, last in self._deciding(runs, after, upto)]
         parts = [
-            part for each, last in zip(places, greatest, strict=True) for part in each.parts(fitting, last)
+            part for each, last in zip(hits, greatest, strict=True) for part in each.parts(fitting, last)
         ]
         return self._joined(parts), low
 
