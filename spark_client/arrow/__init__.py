@@ -2,7 +2,7 @@
 
 from flight_server.keys import array_over, offsets, values, view
 
-from .coalescer import BLOCK_BYTES, Coalescer, fills_block
+from .coalescer import BLOCK_BYTES, Coalescer
 from .expression_parts import (
     cannot_fail,
     conjuncts,
@@ -25,9 +25,7 @@ from .sizes import (
     batch_bits_before,
     has_dictionary,
     held_buffers,
-    held_dictionaries,
     inner_types,
-    own_bytes,
     readable_size,
     row_bytes,
 )

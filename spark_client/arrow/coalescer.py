@@ -6,10 +6,9 @@ partition, in input order. After `finish` every row has been returned.
 How
     Batches are buffered without a copy until they fill a block (`block_bytes`, and for each partition `block_rows` or
     64 times as many bytes: joining less costs more than the processor's cache saves); their memory must not change
-    meanwhile (see `own_memory`). One that is added `at_once` is a block with those before it, so its memory may change
-    afterwards. A block's rows are sorted by partition (a stable radix sort), and copied while they are in the cache.
-    When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with less than a whole
-    frame begin the next round, if they are few. With one partition nothing is sorted.
+    meanwhile (see `own_memory`). A block's rows are sorted by partition (a stable radix sort), and copied while they
+    are in the cache. When the blocks fill a round, a frame joins the rows of its partition. Those of partitions with
+    less than a whole frame begin the next round, if they are few. With one partition nothing is sorted.
 
     The rows of a block are joined and copied once, while they fit a core's cache: copying rows of 200 partitions out of
     30 MB takes three times as long. A block holds one copy of its rows, and 16 bytes for each partition. To sort it
@@ -29,20 +28,9 @@ Memory
 
         2 * budget_bytes + one frame + the batch being added
 
-    because a block is a copy of its rows, and with dictionaries or many partitions a whole round is one block. With
-    small blocks it is 9/8 of the budget, one frame and the batch being added. A single row, or a batch's dictionaries,
-    above half of the budget add twice their size. A frame shares only dictionaries with the coalescer, so the caller
-    may keep it.
-
-Dictionaries
-    Batches with different dictionaries get a common one. If the index type is too small for it, frames are smaller,
-    each with a dictionary that fits. When the dictionaries take more than an eighth of the budget, no rows are kept
-    for the next round: a common dictionary would grow without bound.
-
-Slow rows
-    A server ends a put that is silent for ``put_idle_seconds``, 15 minutes by default. Therefore, once the stream of
-    the frames is open, or the first frame was taken, a batch that comes ``ROUND_SECONDS`` after the last frame ends the
-    round.
+    because a block is a copy of its rows, and with many partitions a whole round is one block. With small blocks it is
+    9/8 of the budget, one frame and the batch being added. A single row above half of the budget adds twice its size. A
+    frame shares nothing with the coalescer, so the caller may keep it.
 
 Without columns only counts are kept: each partition gets one frame, at the end. A partition without rows gets none.
 
@@ -53,7 +41,6 @@ Use
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -68,10 +55,7 @@ from .sizes import (
     batch_bits_before,
     buffer_count,
     check_type,
-    has_dictionary,
     held_buffers,
-    held_dictionaries,
-    own_bytes,
 )
 
 WORKING_BYTES_PER_ROW = 8
@@ -91,8 +75,7 @@ class PartitionedRows:
         self.rows = rows
         self.bounds = bounds
         self.bits = batch_bits_before(rows, bounds)
-        self.dictionaries = held_dictionaries(rows)
-        self.held = held_buffers(rows) | self.dictionaries
+        self.held = held_buffers(rows)
         self.size_bytes = bounds.nbytes + self.bits.nbytes + _PADDING_BYTES * len(self.held)
 
     @classmethod
@@ -101,9 +84,6 @@ class PartitionedRows:
     ) -> PartitionedRows:
         """From batches and each row's partition; with one partition the rows may be those of the batch, not copied.
         Both lists are emptied, so that the batches are released.
-
-        pyarrow.ArrowInvalid: a dictionary's index type or a column's 32-bit offsets do not suffice. The lists are
-        unchanged.
         """
         row_ids = ids[0] if len(ids) == 1 else np.concatenate(ids)
         order = np.argsort(row_ids, kind="stable") if partitions > 1 else None
@@ -115,9 +95,6 @@ class PartitionedRows:
         bounds = np.zeros(partitions + 1, np.int64)
         np.cumsum(np.bincount(row_ids, minlength=partitions), out=bounds[1:])
         return cls(pa.RecordBatch.from_arrays(together.columns, schema=schema), bounds)
-
-    def ids(self, kind: np.dtype[Any]) -> NDArray[Any]:
-        return np.repeat(np.arange(len(self.bounds) - 1, dtype=kind), np.diff(self.bounds))
 
     def bits_before(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """The bits of the rows from the first place to before each one."""
@@ -134,23 +111,19 @@ class SortedRows:
         self._parts = [(block, block.bounds.tolist(), block.bits.tolist()) for block in blocks]
         self.counts: NDArray[np.int64] = np.sum([np.diff(block.bounds) for block in blocks], axis=0)
         self._bits: NDArray[np.int64] = np.sum([np.diff(block.bits) for block in blocks], axis=0)
-        self._rounding_bytes = _ROUNDING_BYTES * buffer_count(blocks[0].rows)
-        dictionaries: dict[int, int] = {}
-        for block in blocks:
-            dictionaries |= block.dictionaries
-        self.fixed_bytes = self._rounding_bytes + sum(dictionaries.values())
+        self.rounding_bytes = _ROUNDING_BYTES * buffer_count(blocks[0].rows)
 
     def partition_bytes(self) -> NDArray[np.int64]:
-        """The size of each partition's rows, without dictionaries."""
+        """The size of each partition's rows."""
         return self._bits // 8
 
     def frames(self, partition: int, target_bytes: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition in frames, see *Sizes of frames* in `coalescer`. They share dictionaries only."""
-        max_bits = max(8 * (max_bytes - self._rounding_bytes), 1)
+        """The rows of one partition in frames, see *Sizes of frames* in `coalescer`."""
+        max_bits = max(8 * (max_bytes - self.rounding_bytes), 1)
         bits = int(self._bits[partition])
         pieces = max(bits // (8 * target_bytes), -(-bits // max_bits), 1)
         if pieces == 1:
-            yield from _join(list(self._slices(partition)))
+            yield pa.concat_batches(list(self._slices(partition)))
             return
         run = _Run(
             [
@@ -160,10 +133,10 @@ class SortedRows:
             ]
         )
         for first, last in run.cuts(pieces, max_bits):
-            yield from _join(run.slices(first, last))
+            yield pa.concat_batches(run.slices(first, last))
 
     def rows_of(self, partitions: NDArray[np.bool_]) -> PartitionedRows:
-        """A copy of the chosen partitions' rows. ArrowInvalid: as :meth:`PartitionedRows.sort`."""
+        """A copy of the chosen partitions' rows."""
         slices = [
             each for partition in np.flatnonzero(partitions).tolist() for each in self._slices(partition)
         ]
@@ -226,22 +199,9 @@ class _Run:
         return self._rows[part] + place, self._bits[part] + int(inside[place])
 
 
-def _join(slices: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A copy of the rows in one batch, or in several if a common dictionary has too many values."""
-    try:
-        yield pa.concat_batches(slices)
-    except pa.ArrowInvalid:
-        if len(slices) == 1:
-            raise
-        half = len(slices) // 2
-        yield from _join(slices[:half])
-        yield from _join(slices[half:])
-
-
 MIB = 1024 * 1024
 BLOCK_BYTES = 1 * MIB
 BLOCK_ROWS = 1024
-ROUND_SECONDS = 300.0
 _WIDE_ROW_BYTES = 64
 _KEPT = 8
 """The rows that begin the next round may take this part of the budget."""
@@ -250,7 +210,7 @@ Frames = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class Coalescer:
-    """One gathering. ``has_begun``: the stream that takes the frames is open, see *Slow rows*.
+    """One gathering.
 
     TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding).
     """
@@ -265,7 +225,6 @@ class Coalescer:
         max_frame_bytes: int = 3 * MIB,
         block_bytes: int = BLOCK_BYTES,
         block_rows: int = BLOCK_ROWS,
-        has_begun: bool = False,
     ) -> None:
         for field in schema:
             check_type(field.type, field.name)
@@ -276,7 +235,6 @@ class Coalescer:
         self._max_bytes = max_frame_bytes
         self._block_least_bytes = block_bytes
         self._block_rows = block_rows * partitions
-        self._has_dictionaries = any(has_dictionary(field.type) for field in schema)
         # Two frames for each partition are enough; more would only take memory.
         self._round_bytes = min(budget_bytes, 2 * target_frame_bytes * partitions)
         # The largest piece of a batch, and the rest of the round for it.
@@ -292,59 +250,47 @@ class Coalescer:
         self._pending_bytes = 0
         self._pending_rows = 0
         self._held: dict[int, int] = {}
-        self._given_seconds = time.monotonic() if has_begun else None
 
     @property
     def buffered_bytes(self) -> int:
         """The memory held between calls, see *Memory*."""
         return self._block_bytes + self._pending_bytes
 
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """The number of rows added to each partition so far."""
-        return self._rows.copy()
-
-    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None, *, at_once: bool = False) -> Frames:
+    def add(self, batch: pa.RecordBatch, ids: NDArray[Any] | None = None) -> Frames:
         """Add the batch; iterate over the result, the frames that are due now. `ids`: the partition of each row, of any
-        integer type; optional with one partition. `at_once`: then its rows have been copied, but for dictionaries.
-        Small batches take longer that way.
+        integer type; optional with one partition.
         """
         ids = np.zeros(batch.num_rows, self._id_type) if ids is None else ids.astype(self._id_type)
         self._rows += np.bincount(ids, minlength=self.partitions)
-        return self._add(batch, ids, at_once=at_once)
+        return self._add(batch, ids)
 
     def finish(self) -> Frames:
         """Finish; iterate over the result, the remaining rows."""
         return self._gather(everything=True) if self.schema.names else self._bare_rows()
 
-    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any], *, at_once: bool) -> Frames:
+    def _add(self, batch: pa.RecordBatch, ids: NDArray[Any]) -> Frames:
         if not batch.num_rows or not batch.num_columns:
             return
         pieces = self._pieces(batch)
         # Each piece of a large batch is sorted at once: buffered, it would keep all of it alive.
-        passing = at_once or len(pieces) > 1
+        passing = len(pieces) > 1
         start = 0
         for piece, size_bytes in pieces:
             piece_ids = ids[start : start + piece.num_rows]
             start += piece.num_rows
             # The most by which holding it increases `buffered_bytes`.
             cost_bytes = _most_held_bytes(size_bytes)
-            if self._has_dictionaries:
-                cost_bytes += sum(self._new_dictionaries(piece).values())
-            held_bytes = self._block_bytes + self._pending_bytes
-            if held_bytes and held_bytes + cost_bytes > self._round_bytes:
+            if self.buffered_bytes and self.buffered_bytes + cost_bytes > self._round_bytes:
                 yield from self._gather()
             self._hold(piece, piece_ids, size_bytes, passing=passing)
             if passing or self._is_block():
                 self._sort()
             if self.buffered_bytes >= self._round_bytes:
                 yield from self._gather()
-        if self._given_seconds is not None and time.monotonic() - self._given_seconds >= ROUND_SECONDS:
-            yield from self._gather(everything=True)
 
     def _pieces(self, batch: pa.RecordBatch) -> list[tuple[pa.RecordBatch, int]]:
         """The batch, halved until each piece fits half of a round or is a single row; with the pieces' sizes."""
-        size_bytes = self._size_bytes(batch)
+        size_bytes = int(batch.nbytes) + self._row_bytes * batch.num_rows
         if batch.num_rows == 1 or size_bytes <= self._piece_bytes:
             return [(batch, size_bytes)]
         half = batch.num_rows // 2
@@ -358,8 +304,6 @@ class Coalescer:
             if passing or sum(held.values()) > _most_held_bytes(size_bytes):
                 batch = pa.concat_batches([batch])
                 held = held_buffers(batch)
-        if self._has_dictionaries:
-            held |= self._new_dictionaries(batch)
         self._held |= held
         self._pending.append(batch)
         self._pending_ids.append(ids)
@@ -367,11 +311,9 @@ class Coalescer:
         self._pending_rows += batch.num_rows
 
     def _is_block(self) -> bool:
-        """Whether the pending batches are enough to be sorted. Those with dictionaries wait for the whole round: the
-        frames of one block share one dictionary.
-        """
+        """Whether the pending batches are enough to be sorted."""
         data_bytes = self._pending_bytes - self._row_bytes * self._pending_rows
-        if self._has_dictionaries or data_bytes < self._block_least_bytes:
+        if data_bytes < self._block_least_bytes:
             return False
         return max(self._pending_rows, data_bytes // _WIDE_ROW_BYTES) >= self._block_rows
 
@@ -381,39 +323,16 @@ class Coalescer:
         self._pending, self._pending_ids, self._pending_bytes, self._pending_rows = [], [], 0, 0
         if not batches:
             return
-        if self._has_dictionaries and self._blocks:
-            # Also of the rows that began the round, so that all get one dictionary.
-            batches[:0] = [block.rows for block in self._blocks]
-            ids[:0] = [block.ids(self._id_type) for block in self._blocks]
-            self._blocks, self._block_bytes = [], 0
-        elif self.partitions == 1:
+        if self.partitions == 1:
             for batch in batches:
                 rows = pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
                 self._blocks.append(PartitionedRows(rows, np.array([0, batch.num_rows])))
             self._block_bytes += pending_bytes
             return
-        self._held = {}
-        for block in self._sorted(batches, ids):
-            self._blocks.append(block)
-            self._held |= block.held
-            self._block_bytes += block.size_bytes
-        self._block_bytes += sum(self._held.values())
-
-    def _sorted(self, batches: list[pa.RecordBatch], ids: list[NDArray[Any]]) -> list[PartitionedRows]:
-        try:
-            return [PartitionedRows.sort(batches, ids, self.partitions, self.schema)]
-        except pa.ArrowInvalid:
-            if len(batches) == 1:
-                raise
-            half = len(batches) // 2
-            return self._sorted(batches[:half], ids[:half]) + self._sorted(batches[half:], ids[half:])
-
-    def _size_bytes(self, batch: pa.RecordBatch) -> int:
-        data_bytes = own_bytes(batch) if self._has_dictionaries else int(batch.nbytes)
-        return data_bytes + self._row_bytes * int(batch.num_rows)
-
-    def _new_dictionaries(self, batch: pa.RecordBatch) -> dict[int, int]:
-        return self._new(held_dictionaries(batch))
+        block = PartitionedRows.sort(batches, ids, self.partitions, self.schema)
+        self._blocks.append(block)
+        self._held = block.held
+        self._block_bytes += block.size_bytes + sum(block.held.values())
 
     def _new(self, allocations: dict[int, int]) -> dict[int, int]:
         return {address: size for address, size in allocations.items() if address not in self._held}
@@ -426,52 +345,34 @@ class Coalescer:
             return
         rows = SortedRows(blocks)
         kept = np.zeros(self.partitions, np.bool_) if everything else self._choose(rows)
-        if kept.any() and not self._keep(rows, kept):
-            kept[:] = False
+        if kept.any():
+            self._keep(rows, kept)
         for partition in np.flatnonzero(~kept & (rows.counts > 0)).tolist():
             for frame in rows.frames(partition, self._target_bytes, self._max_bytes):
                 yield partition, frame
-                self._given_seconds = time.monotonic()
 
     def _choose(self, rows: SortedRows) -> NDArray[np.bool_]:
         """The partitions to keep: those below one frame, smallest first, as many as fit their part of the budget."""
         data_bytes = rows.partition_bytes()
         smallest_first = np.argsort(data_bytes, kind="stable")
-        most_bytes = self._round_bytes // _KEPT - rows.fixed_bytes
+        most_bytes = self._round_bytes // _KEPT - rows.rounding_bytes
         kept = np.zeros(self.partitions, np.bool_)
         kept[smallest_first[np.cumsum(data_bytes[smallest_first]) <= most_bytes]] = True
         kept &= (data_bytes < self._target_bytes) & (rows.counts > 0)
         return kept
 
-    def _keep(self, rows: SortedRows, partitions: NDArray[np.bool_]) -> bool:
-        """Let these partitions begin the next round; False if they have no common dictionary."""
-        try:
-            block = rows.rows_of(partitions)
-        except pa.ArrowInvalid:
-            return False
+    def _keep(self, rows: SortedRows, partitions: NDArray[np.bool_]) -> None:
+        """Let these partitions begin the next round."""
+        block = rows.rows_of(partitions)
         self._blocks = [block]
         self._held = dict(block.held)
         self._block_bytes = sum(block.held.values()) + block.size_bytes
-        return True
 
     def _bare_rows(self) -> Frames:
         for partition in np.flatnonzero(self._rows).tolist():
             nothing = pa.StructArray.from_buffers(pa.struct([]), int(self._rows[partition]), [None])
             frame = pa.RecordBatch.from_struct_array(nothing)
             yield partition, frame.replace_schema_metadata(self.schema.metadata)
-
-
-def fills_block(batch: pa.RecordBatch, partitions: int) -> bool:
-    """Whether the batch alone is a block, with the usual sizes: added `at_once` it takes no longer, unless there is one
-    partition, where blocks are no copies.
-    """
-    if batch.get_total_buffer_size() < BLOCK_BYTES:  # which takes a hundredth of the time of ``nbytes``
-        return False
-    data_bytes = int(batch.nbytes)
-    return (
-        data_bytes >= BLOCK_BYTES
-        and max(batch.num_rows, data_bytes // _WIDE_ROW_BYTES) >= BLOCK_ROWS * partitions
-    )
 
 
 def _most_held_bytes(size_bytes: int) -> int:

@@ -55,9 +55,6 @@ def groupable(kind: pa.DataType) -> bool:
 def _codes(column: Any) -> NDArray[np.int32]:
     if types.is_null(column.type):
         return np.zeros(len(column), np.int32)
-    if types.is_dictionary(column.type):
-        # Its chunks may have different dictionaries.
-        column = column.cast(column.type.value_type)
     if types.is_floating(column.type):
         column = pa.chunked_array([canonical(chunk) for chunk in column.chunks], column.type)
     elif has_elements(column.type):

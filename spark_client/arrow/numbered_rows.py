@@ -1,6 +1,6 @@
 """Copies rows of a record batch by position.
 
-A result has its own buffers with its rows only; it shares dictionaries with the source batch.
+A result has its own buffers with its rows only.
 
 Lists
     Arrow copies a list element by element. Lists of fixed-width values without nulls (above all, vectors) are
@@ -117,7 +117,7 @@ class NumberedRows:
         self._pickers = dict[int, Picker]()
 
     def sizes(self) -> NDArray[np.int64]:
-        """The bytes of each row, rounded up, without dictionaries."""
+        """The bytes of each row, rounded up."""
         sizes = np.empty(self.count, np.int64)
         for batch, start in zip(self.batches, self._starts.tolist(), strict=False):
             sizes[start : start + batch.num_rows] = row_bytes(batch)
@@ -132,7 +132,7 @@ class NumberedRows:
 
     def take(self, numbers: NDArray[np.int64]) -> pa.RecordBatch:
         """A copy of the rows of these numbers, at least one, in that order. Raises ArrowInvalid: a column's rows are
-        too much text for its offsets, or its dictionaries have too many values together.
+        too much text for its offsets.
         """
         if len(self.batches) == 1:
             return self._take_of(0, numbers)
@@ -181,7 +181,7 @@ def together(
     batches: list[pa.RecordBatch], size_bytes: int = SMALL_BYTES, *, copied: bool = False
 ) -> list[pa.RecordBatch]:
     """The batches, neighbours joined up to this size, without empty ones. Empties the given list, so that joined
-    batches are released on the way. With ``copied`` none shares memory with the given ones, but for dictionaries.
+    batches are released on the way. With ``copied`` none shares memory with the given ones.
     """
     whole: list[pa.RecordBatch] = []
     small: list[pa.RecordBatch] = []
@@ -220,11 +220,10 @@ def gathered(batches: Iterable[pa.RecordBatch], rows: int, size_bytes: int) -> I
 
 
 def joined(batches: list[pa.RecordBatch], *, copied: bool = False) -> list[pa.RecordBatch]:
-    """The rows as one batch, or the batches where their dictionaries do not fit one."""
+    """The rows as one batch, or the batches where they are too much text for the offsets of one."""
     if len(batches) == 1 and not copied:
         return batches
     try:
         return [pa.concat_batches(batches)]
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        # A common dictionary would have too many values, or dictionaries are inside nested columns.
-        return [pa.concat_batches([batch]) for batch in batches] if copied else batches
+    except pa.ArrowInvalid:
+        return batches

@@ -1,4 +1,4 @@
-"""The sizes of record batches, in two senses that differ for a slice, both without dictionaries.
+"""The sizes of record batches, in two senses that differ for a slice.
 
 *Held* bytes are those that a batch keeps alive: a slice of ten rows keeps the buffers of all its parent's rows, and a
 column of a received message keeps the message. `held_buffers` follows each buffer to its allocation.
@@ -74,27 +74,6 @@ def held_buffers(batch: pa.RecordBatch) -> dict[int, int]:
     return allocations(batch.columns)
 
 
-def held_dictionaries(batch: pa.RecordBatch) -> dict[int, int]:
-    """The :func:`allocations` that the batch's dictionaries keep alive."""
-    dictionaries = [
-        dictionary
-        for column in batch.columns
-        if not types.is_primitive(column.type) and has_dictionary(column.type)
-        for dictionary in _dictionaries(column)
-    ]
-    return allocations(dictionaries) if dictionaries else {}
-
-
-def own_bytes(batch: pa.RecordBatch) -> int:
-    """The batch's *own* bytes."""
-    return sum(
-        int(_bits_before(column, np.array([len(column)]))[0]) // 8
-        if has_dictionary(column.type)
-        else column.nbytes
-        for column in batch.columns
-    )
-
-
 def buffer_count(batch: pa.RecordBatch) -> int:
     """How many buffers the columns have, at all depths."""
     return sum([len(column.buffers()) for column in batch.columns])
@@ -155,20 +134,6 @@ def _bits_before(array: pa.Array, places: NDArray[np.int64]) -> NDArray[np.int64
     else:
         bits += places * int(kind.bit_width)
     return bits
-
-
-def _dictionaries(array: pa.Array) -> Iterator[pa.Array]:
-    kind = array.type
-    if isinstance(array, pa.ExtensionArray):
-        yield from _dictionaries(array.storage)
-    elif types.is_dictionary(kind):
-        yield array.dictionary
-        yield from _dictionaries(array.dictionary)
-    elif types.is_struct(kind):
-        for index in range(kind.num_fields):
-            yield from _dictionaries(array.field(index))
-    elif has_elements(kind):
-        yield from _dictionaries(array.values)
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

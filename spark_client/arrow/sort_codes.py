@@ -11,7 +11,7 @@ How
     they are. A list of values of a fixed width becomes binary: its elements' codes, most significant byte first.
 
 Refused
-    Maps, which Spark cannot sort, lists of text, binary or lists, and types that Spark cannot hold.
+    Maps, which Spark cannot sort, and lists of text, binary or lists. Other types are those of Spark.
 
 Ranges
     :func:`ranges_of` numbers ranges of rows: the range of a row is the number of boundaries that are not after it.
@@ -41,7 +41,6 @@ from flight_server.keys import (
     float_bits,
     has_elements,
     is_bytes,
-    plain,
     values,
 )
 
@@ -207,7 +206,6 @@ def check_sortable(kind: pa.DataType, name: str) -> None:
 
 def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
     """The columns for one key, and which of them are in descending order."""
-    array = plain(array)
     kind = array.type
     if types.is_null(kind):
         return []
@@ -219,7 +217,7 @@ def _codes(array: pa.Array, key: SortKey) -> list[tuple[Column, bool]]:
         return columns
     if has_elements(kind) and not types.is_map(kind):
         return _binary_codes(_list_codes(array, key.column), _valid(array), key)
-    if is_bytes(kind) or types.is_fixed_size_binary(kind):
+    if is_bytes(kind):
         wide = types.is_large_string(kind) or types.is_large_binary(kind)
         return _binary_codes(array.cast(pa.large_binary() if wide else pa.binary()), _valid(array), key)
     return [(column, False) for column in _number_codes(array, key)]
@@ -267,11 +265,10 @@ def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]
     kind = array.type
     if types.is_boolean(kind):
         return [values(array.cast(pa.uint8()), np.uint8).astype(np.uint64)], 1
-    if types.is_floating(kind) and not types.is_float16(kind):
+    if types.is_floating(kind):
         return [_float_codes(array)], int(kind.bit_width)
-    if types.is_decimal(kind) and not types.is_decimal256(kind):
-        wide = array.cast(pa.decimal128(kind.precision, kind.scale))
-        low, high = decimal_halves(wide).T
+    if types.is_decimal(kind):
+        low, high = decimal_halves(array).T
         if kind.precision <= 18:
             return [_order_signed(low, 64)], 64
         return [_order_signed(high, 64), np.ascontiguousarray(low).view(np.uint64)], 128
@@ -284,12 +281,10 @@ def _numbers(array: pa.Array, name: str) -> tuple[list[NDArray[np.uint64]], int]
     ):
         bits = int(kind.bit_width)
         return [_order_signed(values(array, np.dtype(f"i{bits // 8}")), bits)], bits
-    helps = (
-        "Spark sorts by no map, either; sort by a column made from it, for example a value of one key"
-        if types.is_map(kind)
-        else "Spark cannot hold that type; cast it before"
+    raise TypeError(
+        f"the column {name!r} contains {kind}: Spark sorts by no map, either; sort by a column made from it, for "
+        "example a value of one key"
     )
-    raise TypeError(f"the column {name!r} contains {kind}: {helps}")
 
 
 def _order_signed(numbers: NDArray[Any], bits: int) -> NDArray[np.uint64]:

@@ -47,21 +47,17 @@ _EXACT_POWER = 22
 
 
 def widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column as ``kind``, also in the parts of lists, maps and structs.
+    """The column as ``kind``, both of which Spark has, also in the parts of lists, maps and structs.
 
     A number as a double is the nearest one, as in Spark; any other cast that would change a value raises
     ``ArrowInvalid``.
     """
     if column.type == kind:
         return column
-    if types.is_dictionary(column.type):
-        return widened(decoded(column), kind)
     if has_more_digits(kind, column.type):
         return with_more_digits(column, kind)
     if types.is_float64(kind) and types.is_decimal(column.type):
         return _nearest_doubles(column)
-    if _is_list(kind) and _is_list(column.type):
-        return _elements_widened(column, kind)
     if types.is_nested(kind) and kind.id == column.type.id:
         return _parts_widened(column, kind)
     return column.cast(kind, safe=not types.is_floating(kind))
@@ -100,23 +96,10 @@ def _parts_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(
             kind, len(column), column.buffers()[:2], offset=column.offset, children=[entries]
         )
-    return column.cast(kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def _elements_widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A list column, first in its own layout: Arrow's cast to another layout then changes no element."""
-    own_type, element, buffers = column.type, kind.value_field, column.buffers()
-    if types.is_fixed_size_list(own_type):
-        layout, own = pa.list_(element, own_type.list_size), buffers[:1]
-    else:
-        layout, own = (pa.large_list if types.is_large_list(own_type) else pa.list_)(element), buffers[:2]
     elements = widened(column.values, kind.value_type)
-    array = pa.Array.from_buffers(layout, len(column), own, offset=column.offset, children=[elements])
-    return array if layout == kind else array.cast(kind)
+    return pa.Array.from_buffers(
+        kind, len(column), column.buffers()[:2], offset=column.offset, children=[elements]
+    )
 
 
 def decimal_halves(column: pa.Array) -> NDArray[np.int64]:
@@ -127,14 +110,14 @@ def decimal_halves(column: pa.Array) -> NDArray[np.int64]:
 
 def _nearest_doubles(column: pa.Array) -> pa.Array:
     """The doubles nearest to a decimal column's values; nulls stay."""
-    scale, power = column.type.scale, 10.0 ** abs(column.type.scale)
-    if types.is_decimal128(column.type) and abs(scale) <= _EXACT_POWER:
+    scale = column.type.scale
+    if scale <= _EXACT_POWER:
         low, high = decimal_halves(column).T
         exact = (high == low >> 63) & (np.abs(low) <= _EXACT_INTEGER)
         if column.null_count:
             exact |= ~values(column.is_valid().cast(pa.uint8()), np.uint8).view(np.bool_)
         if exact.all():
-            return _with_nulls_of(low / power if scale >= 0 else low * power, column)
+            return _with_nulls_of(low / 10.0**scale, column)
     return column.cast(pa.string()).cast(pa.float64())
 
 

@@ -8,7 +8,7 @@ one row of some hundred bytes for each task.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -16,9 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from spark_client.merge import DatasetRef
-
-READ_AHEAD = 16
-"""How many partitions of a result are read at once, each by a thread."""
 
 
 @dataclass
@@ -94,22 +91,6 @@ class SealedDataset:
         return sum(self.partition_bytes)
 
     def read(self) -> Generator[Any, None, None]:
-        """The batches of all partitions, in order. Small ones are read ahead, within the memory budget."""
-        for partitions in self._together():
-            yield from self.source.read_each(partitions)
-
-    def _together(self) -> Iterator[list[int]]:
-        # Half: batches read ahead beyond the budget would be written to disk first. Stored bytes may be compressed.
-        room_bytes = self.source.server.reading.budget_bytes // 2
-        group: list[int] = []
-        total_bytes = 0
-        for partition, size_bytes in enumerate(self.partition_bytes):
-            if not size_bytes:
-                continue
-            if group and (len(group) == READ_AHEAD or total_bytes + size_bytes > room_bytes):
-                yield group
-                group, total_bytes = [], 0
-            group.append(partition)
-            total_bytes += size_bytes
-        if group:
-            yield group
+        """The batches of all partitions, in order. Later ones are read ahead within the memory budget."""
+        filled = [partition for partition, size_bytes in enumerate(self.partition_bytes) if size_bytes]
+        return self.source.read_each(filled)

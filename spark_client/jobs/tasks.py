@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain
 from socket import gethostname
 from typing import Any, Protocol, cast
@@ -30,14 +29,14 @@ from pyspark import TaskContext
 from flight_server.memory import allocator
 from flight_server.protocol import PutCommand, PutCreate
 from flight_server.tracing import task_span, traceparent
-from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, fills_block, gathered, has_dictionary
+from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, gathered
 from spark_client.connection import Reading, RemoteServer, refuses
 from spark_client.executors import ExecutorServers
 from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef, ShareRead
 from spark_client.servers import place
 from spark_client.spill import TaskMemory, reading_budget, writing_budget
-from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Kept, Pass, Stage, reported, run
+from spark_client.steps import NO_LIMITS, BatchLimits, Both, Count, Pass, Stage, reported, run
 
 from .placements import Placement
 from .sealed import TaskWork, added, report
@@ -48,9 +47,10 @@ DECODED_TIMES = 8
 GATHERING_READ_BYTES = 16 * 1024 * 1024
 """Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
-UNSEEN_LEASE_SECONDS = 3600.0
+UNSEEN_LEASE_SECONDS = 86_400.0
 """The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
-server, by the report that Spark delivers at the end of the job.
+server, by the report that Spark delivers at the end of the job: so long may a job run after a server's last frame, or a
+task compute for its next one. The server ends with its executor.
 """
 _JOINED_ROWS = 64 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
@@ -122,7 +122,6 @@ class Sides:
 
     def read_both(self, piece: PartitionSlice, how: Pass) -> Both:
         """Both sides of one part, after their stages; of a cut one, the whole other side."""
-        how = replace(how, kept=True)
         whole = PartitionSlice(piece.partition)
         left = _read(self.left, piece if piece.side == "left" else whole, how)
         right = _read(self.right, piece if piece.side == "right" else whole, how)
@@ -171,14 +170,13 @@ class ReadTask:
         rows: Iterator[Any],
         work: TaskWork | None = None,
         *,
-        kept: Kept = False,
         count: Count | None = None,
     ) -> Generator[Any, None, None]:
-        """As :meth:`run`, for a task that has a span, whose ``work`` is counted. ``kept`` is as in
-        :class:`~spark_client.steps.Pass`, and so is ``count``, which gets what is read, too.
+        """As :meth:`run`, for a task that has a span, whose ``work`` is counted. ``count`` is as in
+        :class:`~spark_client.steps.Pass`, and gets what is read, too.
         """
         memory, work = self.memory(), work or TaskWork()
-        how = Pass(kept, None, self.limits, memory, count)
+        how = Pass(None, self.limits, memory, count)
         for batches in self._of_pieces(rows, how, work):
             yield from batches
         work.spilled_bytes = memory.spilled_bytes
@@ -325,7 +323,7 @@ class WriteTask:
         self, batches: Iterator[Any], work: TaskWork, count: Count | None = None
     ) -> Generator[Any, None, None]:
         """The batches of the last stage, as :meth:`ReadTask.batches` gives them."""
-        return self.reading.batches(batches, work, kept=self.keeps, count=count)
+        return self.reading.batches(batches, work, count=count)
 
     def write(
         self, destination: Destination, batches: Iterator[Any], producer: int, attempt: str, tries: int = 0
@@ -346,7 +344,7 @@ class WriteTask:
         places, compression = destination.places.get(location), server.writing.compression
         counted = list[int]()
         with closing(self._frames(batches, producer, counted)) as frames:
-            # Before the put begins, which the server ends if it is silent for long.
+            # Before the put begins: a server that is started again meanwhile costs nothing.
             first = next(frames, None)
             with PutStream(server, command, schema, places, compression) as stream:
                 for partition, frame in chain(() if first is None else (first,), frames):
@@ -369,20 +367,9 @@ class WriteTask:
             batch = rows if is_cast else self.declared.cast(rows)
             if self.counts:
                 counted[:] = added(counted, counts(batch))
-            yield from coalescer.add(batch, ids, at_once=not self.keeps(rows))
+            yield from coalescer.add(batch, ids)
         yield from coalescer.finish()
 
     def _joined(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows. Smaller ones
-        fill no block, so :meth:`keeps` is true of them.
-        """
-        return gathered(batches, _JOINED_ROWS, BLOCK_BYTES) if self._may_copy_at_once else batches
-
-    def keeps(self, batch: Any) -> bool:
-        """Whether ``write`` holds memory of the batch when it asks for the next one."""
-        return not (self._may_copy_at_once and fills_block(batch, self.partitions))
-
-    @cached_property
-    def _may_copy_at_once(self) -> bool:
-        # Dictionaries are not copied with their rows.
-        return self.partitions > 1 and not any(has_dictionary(kind) for kind in self.declared.schema.types)
+        """The rows in batches that are worth placing: functions give those of Spark's limit, 10,000 rows."""
+        return gathered(batches, _JOINED_ROWS, BLOCK_BYTES) if self.partitions > 1 else batches

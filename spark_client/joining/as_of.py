@@ -54,8 +54,6 @@ class AsOf:
 
     def times(self, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """The times as ``int64`` or ``float64``, and which of them are there; None for all."""
-        if types.is_dictionary(column.type):
-            column = column.dictionary_decode()
         valid = flags(column.is_valid()) if column.null_count else None
         if types.is_floating(self.compared):
             numbers = values(widened(column, pa.float64()), np.float64)

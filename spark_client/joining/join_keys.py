@@ -24,7 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import types
 
-from flight_server.keys import flags, float_bits, plain, row_hashes, same
+from flight_server.keys import flags, float_bits, row_hashes, same
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import array_over, values, widened
 
@@ -70,12 +70,8 @@ class KeyForm:
         return cls(compared, pa.int64())
 
     def normal(self, column: pa.Array) -> pa.Array:
-        """A column without nulls in the normal form. Raises InvalidRequest: the column's type is not the one for which
-        this form was made.
-        """
-        column = plain(column)
-        if column.type != self.compared:
-            column = self._cast(column)
+        """A column without nulls, of a type for which this form was made, in the normal form."""
+        column = widened(column, self.compared)
         if types.is_float64(self.compared):
             return array_over(float_bits(values(column, np.uint64)).view(np.int64))
         if self.stored != pa.int64():
@@ -85,13 +81,6 @@ class KeyForm:
             if column.type.bit_width == 64
             else column.cast(pa.int32()).cast(pa.int64())
         )
-
-    def _cast(self, column: pa.Array) -> pa.Array:
-        if _common(_plain(column.type), self.compared) != self.compared:
-            raise InvalidRequest(
-                f"a key is {column.type}, and is compared as {self.compared}; cast it before"
-            )
-        return widened(column, self.compared)
 
 
 def present(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
@@ -105,14 +94,8 @@ def present(columns: Sequence[pa.Array]) -> NDArray[np.bool_] | None:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without encodings and layouts that do not change values."""
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return _plain(kind.value_type)
-    if types.is_large_string(kind) or types.is_string_view(kind):
-        return pa.string()
-    if types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind):
-        return pa.binary()
-    return kind
+    """The type of text or bytes with narrow offsets; any other as it is."""
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
 
 
 def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -204,7 +187,7 @@ class MatchKeys:
 
     def of(self, batch: pa.RecordBatch) -> tuple[Keys, Positions | None]:
         """The keys of the rows that can match, and the positions of these rows; None for all rows."""
-        columns = [plain(batch.column(name)) for name in self.names]
+        columns = [batch.column(name) for name in self.names]
         rows = None
         valid = present(columns)
         if valid is not None:

@@ -27,8 +27,8 @@ Where the steps are
 
 Processes
     One Python worker runs consecutive stages in one pass: before the first exchange as a ``mapInArrow`` over the
-    DataFrame or over its part of a scan, after one over rows that it reads from the service. If an exchange is the
-    first step over a DataFrame, Spark hashes its keys; after a stage or a scan the task does (``placement.hashing``).
+    DataFrame or over its part of a scan, after one over rows that it reads from the service. The
+    task hashes an exchange's keys as Spark does (``placement.hashing``).
 
 Keys
     Groups and joins add exchanges that are missing, by the common type of keys of two types (``joining.join_keys``).

@@ -262,7 +262,7 @@ def _check_placed(steps: Steps, keys: tuple[str, ...], count: int, where: str) -
     try:
         # Raises for types that the tasks could not place.
         partition_ids(nothing, keys, count)
-    except (TypeError, ValueError) as error:
+    except TypeError as error:
         raise InvalidRequest(f"{where}: {error}") from error
 
 

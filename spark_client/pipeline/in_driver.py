@@ -101,7 +101,7 @@ def gathered(tasks: Iterable[DriverTask], declared: Declared, options: Reading) 
     limit = ReadLimit.of(options.driver_bytes)
     for task, source in tasks:
         is_cast = task.gives(declared.schema)
-        with closing(task.batches(source, kept=True, count=limit.count)) as batches:
+        with closing(task.batches(source, count=limit.count)) as batches:
             for batch in batches:
                 rows.append(batch if is_cast else declared.cast(batch))
                 size_bytes += batch.nbytes

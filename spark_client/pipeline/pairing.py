@@ -127,7 +127,7 @@ def placing_types(
     left: Types, right: Types, common: Sequence[pa.DataType]
 ) -> tuple[Types | None, Types | None]:
     """The types by whose hashes each side must be placed so that equal keys meet. None if those of its own columns
-    will do: Spark can then compute the hashes.
+    will do.
     """
     if _hash_types(left) == _hash_types(right):
         return None, None

@@ -24,7 +24,7 @@ from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import Declared
 from spark_client.broadcast import CARRIED_BYTES, Broadcast, CarriedTable, SmallTable
 from spark_client.jobs import SealedDataset, Shuffles, broadcast_threshold_bytes
-from spark_client.steps import Pass, TableJoinStage, run
+from spark_client.steps import TableJoinStage, run
 
 from .held_joins import HeldJoins, SmallSide, chosen, small_sides
 from .nodes import Exchange, Leg
@@ -136,7 +136,7 @@ def _rows_of(small: SmallSide, sealed: SealedDataset, most_bytes: int) -> pa.Tab
     held: list[pa.RecordBatch] = []
     size_bytes = rows = 0
     with closing(sealed.read()) as stored:
-        for batch in run(small.stages, stored, Pass(kept=True)):
+        for batch in run(small.stages, stored):
             held.append(batch)
             size_bytes += batch.nbytes
             rows += batch.num_rows

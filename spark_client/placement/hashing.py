@@ -11,7 +11,7 @@ Hashes of values
     float, double                                   its bits, with -0.0 as 0.0 and every NaN as Java's one
     decimal of precision up to 18                   the unscaled value, one 64-bit word
     decimal of precision 19 to 38                   the unscaled value's shortest big-endian two's complement
-    string, binary, of every layout                 its bytes
+    string, binary, also large                      its bytes
     list, struct                                    its elements or fields in turn
     null, at any depth, and the type null           nothing: the hash stays as it is
     ==============================================  =======================================================
@@ -19,10 +19,8 @@ Hashes of values
 The width counts, so rows must first have the types of their declared Spark schema.
 
 Refused
-    Maps, as in Spark, and types that Spark cannot hold (unsigned integers, float16, date64, decimal256, ...); the
-    error names the cast that helps. Strings with a collation other than Spark's default UTF8_BINARY, and variants, do
-    not show in Arrow's types: the pipeline refuses such keys (``jobs.check_key``), this module places them by their
-    bytes.
+    Maps, as in Spark. Strings with a collation other than Spark's default UTF8_BINARY, and variants, do not show in
+    Arrow's types: the pipeline refuses such keys (``jobs.check_key``), this module places them by their bytes.
 
 Time
     Keys of fixed width take about 15 ns a row, less than a column more in Spark's way to Python; strings and nested
@@ -56,12 +54,9 @@ _GOLDEN_RATIO = 0x9E3779B1  # 2**32 / the golden ratio, as in Knuth's multiplica
 
 
 def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -> NDArray[np.int32]:
-    """The partition, 0 to `partitions - 1`, of each row, by the columns of these very names.
-    ValueError: no keys, or `partitions` out of range. TypeError: a key's type cannot be placed.
+    """The partition, 0 to `partitions - 1`, of each row, by the columns of these very names, at
+    least one. TypeError: a key's type cannot be placed.
     """
-    _check_partitions(partitions)
-    if not keys:
-        raise ValueError("placing rows by hash needs at least one key; without keys use round_robin_ids")
     columns = [key_column(batch.column(key), key) for key in keys]
     ids = np.empty(batch.num_rows, np.int32)
     for start in range(0, batch.num_rows, SLICE_ROWS):
@@ -75,7 +70,6 @@ def partition_ids(batch: pa.RecordBatch, keys: Sequence[str], partitions: int) -
 
 def round_robin_start(producer: int, partitions: int) -> int:
     """The partition of a producer's first row; those of consecutive producers are spread evenly."""
-    _check_partitions(partitions)
     return ((producer * _GOLDEN_RATIO & 0xFFFFFFFF) * partitions) >> 32
 
 
@@ -83,7 +77,6 @@ def round_robin_ids(rows: int, start: int, partitions: int) -> NDArray[np.int32]
     """The partitions of `rows` rows, in turn from `start` on, which may exceed `partitions`: the next batch starts at
     `start + rows`.
     """
-    _check_partitions(partitions)
     ids = np.arange(start % partitions, start % partitions + rows, dtype=np.int64)
     return (ids % partitions).astype(np.int32)
 
@@ -94,11 +87,6 @@ def _pmod(hashes: NDArray[np.int32], partitions: int) -> NDArray[np.int32]:
     quotients = hashes // divisor
     quotients *= divisor
     return hashes - quotients
-
-
-def _check_partitions(partitions: int) -> None:
-    if not 1 <= partitions < 2**31:
-        raise ValueError(f"the number of partitions must be 1 to 2147483647, not {partitions}")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Arrow arrays as the keys of a placement: each mixes the values of some of its rows into running hashes.
 
-A column holds views of the array's own buffers; view types and narrow decimals are cast first, once per batch. `fold`
-takes the rows as a slice (of a batch) or as positions (of a list's elements or a dictionary's values), so nested and
-encoded columns are read in place.
+Arrays have the types that Spark's have in Arrow. A column holds views of the array's own buffers. `fold` takes the rows
+as a slice (of a batch) or as positions (of a list's elements), so nested columns are read in place.
 
 Lists
     Rows are ordered by length, longest first, and one step folds the next element of all rows that have one. So the
@@ -28,54 +27,21 @@ from .murmur3 import Hashes, hash_bytes, hash_ints, hash_longs
 Rows: TypeAlias = "slice | NDArray[np.int64]"
 """Rows of an array, counted from its own start: a slice with both ends, or positions."""
 
-_CASTS = {
-    types.is_uint8: "int16",
-    types.is_uint16: "int32",
-    types.is_uint32: "int64",
-    types.is_uint64: "decimal128(20, 0)",
-    types.is_float16: "float32",
-    types.is_date64: "date32",
-    types.is_time32: "time64[us]",
-    types.is_decimal256: "decimal128(38, scale)",
-    types.is_run_end_encoded: "the type of its values",
-    types.is_list_view: "list",
-    types.is_large_list_view: "large_list",
-}
-
 
 def key_column(array: pa.Array, name: str) -> KeyColumn:
     """The key column over `array`; `name` is for messages. TypeError: rows of this type cannot be placed."""
     kind = array.type
-    if isinstance(array, pa.ExtensionArray):
-        return key_column(array.storage, name)
-    if types.is_dictionary(kind):
-        return _Dictionaries(array, name)
     if types.is_struct(kind):
         return _Structs(array, name)
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if types.is_list(kind):
         return _Lists(array, name)
-    return _plain_column(array, name)
-
-
-def _plain_column(array: pa.Array, name: str) -> KeyColumn:
-    kind = array.type
-    if types.is_decimal(kind) and not types.is_decimal256(kind):
-        decimals = array.cast(pa.decimal128(kind.precision, kind.scale))
-        return _Decimals(decimals) if kind.precision <= 18 else _LongDecimals(decimals)
-    if types.is_string_view(kind):
-        return _Bytes(array.cast(pa.large_string()))
-    if types.is_binary_view(kind):
-        return _Bytes(array.cast(pa.large_binary()))
+    if types.is_decimal(kind):
+        return _Decimals(array) if kind.precision <= 18 else _LongDecimals(array)
     if (column := _PLAIN_COLUMNS.get(kind.id)) is not None:
         return column(array)
-    if types.is_timestamp(kind) or types.is_duration(kind) or types.is_time64(kind):
-        return _Times(array)
-    if types.is_map(kind):
-        raise TypeError(
-            f"the key {name!r} contains a map ({kind}), and Spark hashes none: equal maps may differ in order"
-        )
-    remedy = next((f"; cast it to {cast}" for test, cast in _CASTS.items() if test(kind)), "")
-    raise TypeError(f"the key {name!r} contains {kind}, a type that Spark cannot hold{remedy}")
+    raise TypeError(
+        f"the key {name!r} contains a map ({kind}), and Spark hashes none: equal maps may differ in order"
+    )
 
 
 class KeyColumn(ABC):
@@ -117,6 +83,8 @@ class _Booleans(KeyColumn):
 
 
 class _Integers(KeyColumn):
+    """Also times, in Spark's units: microseconds, and nanoseconds for a time of day."""
+
     def __init__(self, array: pa.Array) -> None:
         super().__init__(array)
         self._values = values(array, np.dtype(f"i{array.type.byte_width}"))
@@ -127,26 +95,6 @@ class _Integers(KeyColumn):
             hash_longs(values, hashes)
         else:
             hash_ints(values.astype(np.int32, copy=False), hashes)
-
-
-class _Times(_Integers):
-    """Times in Spark's units: microseconds, or nanoseconds for a time of day. Finer units are rounded towards the
-    past, as Spark does when it reads a timestamp.
-    """
-
-    def __init__(self, array: pa.Array) -> None:
-        super().__init__(array)
-        per_second = 10**9 if types.is_time64(array.type) else 10**6
-        ours = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[array.type.unit]
-        self._times, self._parts = max(per_second // ours, 1), max(ours // per_second, 1)
-
-    def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        values = self._values[rows]
-        if self._times > 1:
-            values = values * self._times
-        if self._parts > 1:
-            values = values // self._parts
-        hash_longs(values, hashes)
 
 
 class _Floats(KeyColumn):
@@ -203,17 +151,6 @@ class _Bytes(KeyColumn):
         hash_bytes(self._data, starts, lengths, hashes)
 
 
-class _FixedSizeBytes(KeyColumn):
-    def __init__(self, array: pa.Array) -> None:
-        super().__init__(array)
-        self._width = array.type.byte_width
-        self._data = view(array.buffers()[1], np.uint8)
-
-    def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        starts = (_positions(rows) + self._offset) * self._width
-        hash_bytes(self._data, starts, np.full(starts.size, self._width, np.int64), hashes)
-
-
 class _Structs(KeyColumn):
     def __init__(self, array: pa.Array, name: str) -> None:
         super().__init__(array)
@@ -233,11 +170,7 @@ class _Lists(KeyColumn):
         super().__init__(array)
         # .values is the whole child, also for a slice: the offsets count from its start.
         self._elements = key_column(array.values, f"{name}.element")
-        if types.is_fixed_size_list(array.type):
-            first = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64)
-            self._ends = first * array.type.list_size
-        else:
-            self._ends = offsets(array)
+        self._ends = offsets(array)
 
     def _mix(self, rows: Rows, hashes: Hashes) -> None:
         starts, lengths = _spans(self._ends, rows)
@@ -251,33 +184,14 @@ class _Lists(KeyColumn):
         hashes[order] = mixed
 
 
-class _Dictionaries(KeyColumn):
-    def __init__(self, array: pa.Array, name: str) -> None:
-        super().__init__(array)
-        self._indices = values(array.indices, np.dtype(array.type.index_type.to_pandas_dtype()))
-        self._dictionary = key_column(array.dictionary, name)
-        self._size = len(array.dictionary)
-
-    def _mix(self, rows: Rows, hashes: Hashes) -> None:
-        # Out of bounds only under a null, where any value is right.
-        indices = self._indices[rows].astype(np.int64)
-        if self._validity is not None:
-            indices.clip(0, self._size - 1, out=indices)
-        self._dictionary.fold(indices, hashes)
-
-
 _PLAIN_COLUMNS: dict[int, Callable[[pa.Array], KeyColumn]] = {
     pa.null().id: _Nulls,
     pa.bool_().id: _Booleans,
     **{kind.id: _Integers for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32())},
+    **{kind.id: _Integers for kind in (pa.timestamp("us"), pa.duration("us"), pa.time64("ns"))},
     **{kind.id: _Floats for kind in (pa.float32(), pa.float64())},
     **{kind.id: _Bytes for kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())},
-    pa.binary(1).id: _FixedSizeBytes,
 }
-
-
-def _positions(rows: Rows) -> NDArray[np.int64]:
-    return np.arange(rows.start, rows.stop, dtype=np.int64) if isinstance(rows, slice) else rows
 
 
 def _spans(ends: NDArray[Any], rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

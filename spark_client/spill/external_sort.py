@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from spark_client.arrow import NumberedRows, SortCodes, SortKey, picked, together
 
 from .gathered import OUT_BYTES, ROW_BYTES, Gathered, TaskMemory, cut, fit, piece_bytes, pieces, row_weights
-from .scratch import Parked, Scratch, SharedHead
+from .scratch import Parked, Scratch
 
 _LEAST_BYTES = 64 << 10
 _MOST_BYTES = 1 << 30
@@ -55,7 +55,6 @@ class Runs:
         self._keys = keys
         self._memory = memory
         self._scratch = Scratch(memory.scratch_dir, memory=memory)
-        self._shared = SharedHead(self._scratch)
         self._runs: list[_Run] = []
         self._block_bytes = min(max(memory.budget_bytes // 512, _LEAST_BYTES), OUT_BYTES)
 
@@ -74,7 +73,6 @@ class Runs:
                 for start in range(0, len(runs), most)
             ]
         self._scratch.close()
-        del self._shared
         yield from self._merge(runs)
 
     def _written(self, rows: Iterable[pa.RecordBatch]) -> _Run:
@@ -83,7 +81,7 @@ class Runs:
             weights = row_weights(batch) + ROW_BYTES
             for start, end in pieces(weights, self._block_bytes):
                 block = batch.slice(start, end - start)
-                run.append(self._shared.park(block), end - start, int(weights[start:end].sum()))
+                run.append(block, int(weights[start:end].sum()))
         return run
 
     def _most_at_once(self, runs: list[_Run]) -> int:
@@ -145,23 +143,23 @@ class _Run:
     """Blocks in a file, in order, and those that were read."""
 
     def __init__(self, scratch: Scratch, keys: Sequence[SortKey]) -> None:
+        self._scratch = scratch
         self._keys = keys
-        self.parked: deque[tuple[Parked, Parked]] = deque()
-        self._reading = scratch.read_each(_popped(self.parked))
+        self.parked: deque[Parked] = deque()
         self.blocks: deque[_Block] = deque()
         self.largest_bytes = 1
         self._most_rows = 0
 
-    def append(self, parked: tuple[Parked, Parked], rows: int, weight: int) -> None:
-        """Add a block that ``SharedHead`` has written."""
-        self.parked.append(parked)
+    def append(self, rows: pa.RecordBatch, weight: int) -> None:
+        """Write a block. Raises OutOfBudget."""
+        self.parked.append(self._scratch.park([rows]))
         self.largest_bytes = max(self.largest_bytes, weight)
-        self._most_rows = max(self._most_rows, rows)
+        self._most_rows = max(self._most_rows, rows.num_rows)
 
     def fill(self) -> None:
         """Read the next block if less than one is in memory."""
         if self.parked and sum(block.codes.rows for block in self.blocks) < self._most_rows:
-            rows = next(self._reading)
+            (rows,) = self._scratch.read(self.parked.popleft())
             self.blocks.append(_Block.of(rows, SortCodes.of(rows, self._keys)))
 
     @property
@@ -180,11 +178,6 @@ class _Run:
                 yield first
                 return
             yield self.blocks.popleft()
-
-
-def _popped(parked: deque[tuple[Parked, Parked]]) -> Iterator[tuple[Parked, Parked]]:
-    while parked:
-        yield parked.popleft()
 
 
 def _sort_parts(parts: list[_Block], most_bytes: int) -> Iterator[pa.RecordBatch]:

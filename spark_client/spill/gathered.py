@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_client.arrow import cuts, held_buffers, held_dictionaries, own_bytes, row_bytes, together
+from spark_client.arrow import cuts, held_buffers, row_bytes, together
 
 OUT_ROWS = 64 * 1024
 OUT_BYTES = 4 << 20
@@ -53,17 +53,13 @@ class Gathered:
         self._allocations: set[int] = set()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        dictionaries = held_dictionaries(batch)
         new = {
-            address: size
-            for address, size in (held_buffers(batch) | dictionaries).items()
-            if address not in self._allocations
+            address: size for address, size in held_buffers(batch).items() if address not in self._allocations
         }
-        shared_bytes = sum(size for address, size in dictionaries.items() if address in new)
         rows_bytes = batch.num_rows * ROW_BYTES
         self._allocations.update(new)
         self.weight_bytes += sum(new.values()) + rows_bytes + _BATCH_BYTES
-        self.least_bytes += own_bytes(batch) + shared_bytes + rows_bytes
+        self.least_bytes += batch.nbytes + rows_bytes
         self.batches.append(batch)
 
     def compact(self) -> None:

@@ -14,19 +14,17 @@ How
 Memory
     While rows are gathered and written: the budget, a quarter of it for the copies that are written, and the largest
     batch once more; the given rows are released on the way. While windows are read: half of the budget.
-    ``ROW_BYTES`` for each row and dictionaries are included, once for rows that were written together. A list with few
-    rows and large dictionaries is not split, and may take more.
-    The extents' places take about 500 bytes each, which is 1/1000 of the rows that were written.
+    ``ROW_BYTES`` for each row are included. The extents' places take about 500 bytes each, which is 1/1000 of the rows
+    that were written.
 
     Rows are written in portions of a quarter of the budget. While one is written: a copy of it in the order of its
     lists, which takes the place of the given batches one by one, and one extent. An extent has at most 1/32 of the
-    budget, or one row. The dictionaries of the last extent stay.
+    budget, or one row.
 
 Format
-    An *extent* is a place in the scratch (``scratch``) with rows of one list, as one record batch. The dictionaries are
-    apart, once for all extents that have the same, one after the other; so the rows that are written together are first
-    given common ones. A hash that many of these rows have gets extents of its own: when its list is split, they move
-    without being read.
+    An *extent* is a place in the scratch (``scratch``) with rows of one list, as one record batch. Of the rows
+    that are written together, a hash that many have gets extents of its own: when its list is split, they move without
+    being read.
 
 One hash
     Rows of one hash that do not fit are a window whose rows are read from the file each time that one iterates, at
@@ -40,10 +38,8 @@ Disk
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,15 +50,12 @@ from spark_client.arrow import (
     Picker,
     batch_bits_before,
     cuts,
-    has_dictionary,
-    held_dictionaries,
     joined,
-    own_bytes,
     together,
 )
 
 from .gathered import ROW_BYTES, Gathered, TaskMemory, cut, fit
-from .scratch import Parked, Scratch, SharedHead
+from .scratch import Parked, Scratch
 
 KeyHashes = Callable[[pa.RecordBatch], NDArray[np.uint64]]
 
@@ -80,46 +73,25 @@ _SAMPLE_ROWS = 4096
 _TOP = (1 << 64) - 1
 _SMALL = 8
 """Of a window's room: smaller lists are one window with their neighbours."""
-_SPLIT = 128
-"""Of a window's room: lists with fewer rows are not split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Rows of one side whose hashes are from ``low`` to ``high``. In RAM they take ``rows_bytes``, with all that
-    windows count for each row, and ``dictionary_bytes`` for all that have the same ``head``.
+    """Rows of one side whose hashes are from ``low`` to ``high``. In RAM they take ``weight_bytes``, with all that
+    windows count for each row.
     """
 
     side: int
-    head: Parked
     parked: Parked
-    dictionary_bytes: int
     rows: int
-    rows_bytes: int
+    weight_bytes: int
     low: int
     high: int
 
 
-class _Last(NamedTuple):
-    """The last head of a side, and its dictionaries in a batch without rows."""
-
-    head: Parked
-    none: pa.RecordBatch
-    dictionary_bytes: int
-
-
 def weight_bytes(extents: Sequence[Extent]) -> int:
-    """The bytes of the rows in RAM, if they are read together: dictionaries once for a side's extents that have the
-    same, one after the other.
-    """
-    heads: dict[int, Parked] = {}
-    size_bytes = 0
-    for extent in extents:
-        size_bytes += extent.rows_bytes
-        if heads.get(extent.side) is not extent.head:
-            size_bytes += extent.dictionary_bytes
-            heads[extent.side] = extent.head
-    return size_bytes
+    """The bytes of the rows in RAM, if they are read together."""
+    return sum(extent.weight_bytes for extent in extents)
 
 
 class HashFile:
@@ -131,8 +103,6 @@ class HashFile:
     def __init__(self, hashes: Sequence[KeyHashes], memory: TaskMemory) -> None:
         self.hashes = hashes
         self._scratch = Scratch(memory.scratch_dir, memory=memory)
-        self._shared = [SharedHead(self._scratch) for _ in hashes]
-        self._last: list[_Last | None] = [None for _ in hashes]
         self.extent_bytes = max(1, memory.budget_bytes // _EXTENTS)
         self.portion_bytes = memory.budget_bytes // _PORTIONS
 
@@ -142,41 +112,20 @@ class HashFile:
         Raises:
             OutOfBudget: the file cannot be written.
         """
-        head, parked = self._shared[side].park(rows)
-        last = self._last[side]
-        if last is None or last.head is not head:
-            none = Picker(rows).take(np.empty(0, np.int64))
-            self._last[side] = last = _Last(head, none, sum(held_dictionaries(rows).values()))
-        rows_bytes = own_bytes(rows) + ROW_BYTES * rows.num_rows
-        return Extent(side, head, parked, last.dictionary_bytes, rows.num_rows, rows_bytes, low, high)
-
-    def with_common_dictionaries(self, side: int, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The batches, none empty, with the same dictionaries where Arrow can make them: those of the last extent with
-        the new values, if that takes no more than a portion.
-        """
-        if not batches or not any(map(has_dictionary, batches[0].schema.types)):
-            return batches
-        last = self._last[side]
-        for before in ([], []) if last is None else ([last.none], []):
-            with contextlib.suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                table = pa.Table.from_batches([*before, *batches]).unify_dictionaries()
-                unified: list[pa.RecordBatch] = table.to_batches()
-                if not before or sum(held_dictionaries(unified[-1]).values()) <= self.portion_bytes:
-                    return unified[-len(batches) :]
-        # They have too many values together, or are in nested columns.
-        return batches
+        weight = rows.nbytes + ROW_BYTES * rows.num_rows
+        return Extent(side, self._scratch.park([rows]), rows.num_rows, weight, low, high)
 
     def of_sides(self, extents: Sequence[Extent]) -> list[list[Extent]]:
         return [[extent for extent in extents if extent.side == side] for side in range(len(self.hashes))]
 
     def read(self, extents: Iterable[Extent]) -> Iterator[pa.RecordBatch]:
-        """The rows of one side's extents, in memory of their own; those of one head, one after the other, share its
-        dictionaries.
+        """The rows of one side's extents, in memory of their own.
 
         Raises:
             CorruptFrame: the file's bytes are not those that were written.
         """
-        return self._scratch.read_each((extent.head, extent.parked) for extent in extents)
+        for extent in extents:
+            yield from self._scratch.read(extent.parked)
 
 
 class HashLists:
@@ -238,7 +187,7 @@ class HashLists:
 
     def _hold(self, side: int, batch: pa.RecordBatch) -> None:
         self._held.append((batch, self.file.hashes[side](batch)))
-        self._held_bytes += own_bytes(batch) + ROW_BYTES * batch.num_rows
+        self._held_bytes += batch.nbytes + ROW_BYTES * batch.num_rows
         if self._held_bytes >= self.file.portion_bytes:
             self._write(side)
 
@@ -255,12 +204,9 @@ class HashLists:
         parts: list[list[pa.RecordBatch]] = [[] for _ in range(len(self._lists) + len(frequent))]
         sizes: list[list[int]] = [[0] for _ in parts]
         low, high = np.full(len(parts), _TOP, np.uint64), np.zeros(len(parts), np.uint64)
-        batches = self.file.with_common_dictionaries(side, [batch for batch, _ in held])
-        hashed = list(zip(batches, [hashes for _, hashes in held], strict=True))
-        del held, batches
-        hashed.reverse()
-        while hashed:
-            batch, hashes = hashed.pop()
+        held.reverse()
+        while held:
+            batch, hashes = held.pop()
             numbers = self._numbers(hashes)
             for number, each in enumerate(frequent, len(self._lists)):
                 numbers[hashes == each] = number
@@ -417,9 +363,7 @@ def _windows(lists: HashLists, room_bytes: int) -> Iterator[Window]:
     file = lists.file
     for extents in lists.neighbours(room_bytes // _SMALL):
         low, high = min(extent.low for extent in extents), max(extent.high for extent in extents)
-        # Fewer rows in each list would be read with as large dictionaries.
-        few = sum(extent.rows_bytes for extent in extents) <= room_bytes // _SPLIT
-        fits = few or weight_bytes(extents) <= room_bytes
+        fits = weight_bytes(extents) <= room_bytes
         sides = file.of_sides(extents)
         # Their places on the disk are free once they are read.
         extents.clear()

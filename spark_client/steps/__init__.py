@@ -15,7 +15,7 @@ from .batch_stages import (
 from .group_stage import GroupStage
 from .join_stage import JoinStage, TableJoinStage
 from .key_groups import GroupedSide
-from .one_pass import NO_LIMITS, BatchLimits, Both, Count, Kept, OwnStage, Pass, Stage, run
+from .one_pass import NO_LIMITS, BatchLimits, Both, Count, OwnStage, Pass, Stage, run
 from .pandas_adapters import PandasForm, PandasGroup, PandasMap
 from .sample_stage import SampleStage
 from .session_settings import with_settings

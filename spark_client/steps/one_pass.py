@@ -5,10 +5,9 @@ are cast to its own, once, before the next one gets them. Batches pass one at a 
 gathers rows holds them within its :class:`~spark_client.spill.TaskMemory`, and the rest in files.
 
 Memory that a function writes again
-    A function may overwrite a batch that it has given as soon as it goes on. So a batch is copied before a later
-    stage or a writer gets it, and a group's result before the next group's call, except columns that the function
-    cannot write to (``arrow.own_memory``). A batch that leaves the last stage is copied only with ``Pass.kept``:
-    Spark encodes it before the function goes on, and a writer copies large ones at once.
+    A function may overwrite a batch that it has given as soon as it goes on. So a batch is copied before anything else
+    gets it, and a group's result before the next group's call, except columns that the function cannot write to
+    (``arrow.own_memory``).
 
 Errors
     Where a stage has a function of the user's, an exception gets a note that names the stage that raised it, or says
@@ -69,7 +68,6 @@ NO_LIMITS = BatchLimits()
 
 
 T = TypeVar("T")
-Kept: TypeAlias = bool | Callable[[pa.RecordBatch], bool]
 Count: TypeAlias = Callable[[str, pa.RecordBatch], None]
 
 
@@ -78,8 +76,6 @@ class Pass:
     """The options of one task's run.
 
     Args:
-        kept: whether the caller still holds a batch, or part of it, when it asks for the next one; of all batches, or
-            a function of the batch.
         partition: the exchange's partition; None without an exchange.
         limits: of the batches that functions get.
         memory: of the rows that stages gather.
@@ -87,19 +83,11 @@ class Pass:
         lent: what a stage has lent to its function.
     """
 
-    kept: Kept = False
     partition: int | None = None
     limits: BatchLimits = NO_LIMITS
     memory: TaskMemory = field(default_factory=TaskMemory)
     count: Count | None = None
     lent: Lent = field(default_factory=Lent)
-
-    def keeps(self, batch: pa.RecordBatch) -> bool:
-        """Whether the caller still holds this batch when it asks for the next one."""
-        return self.kept if isinstance(self.kept, bool) else self.kept(batch)
-
-
-ENCODED_AT_ONCE = Pass()
 
 
 class Both(NamedTuple):
@@ -145,14 +133,14 @@ class OwnStage:
     overwritten = False
 
 
-def run(stages: Sequence[Stage], batches: Any, how: Pass = ENCODED_AT_ONCE) -> Iterator[Any]:
+def run(stages: Sequence[Stage], batches: Any, how: Pass | None = None) -> Iterator[Any]:
     """The batches of the last stage; the input's if there are no stages."""
+    how = how or Pass()
     noted = not all(stage.ours for stage in stages)
     if noted:
         batches = Both(*map(_of_input, batches)) if isinstance(batches, Both) else _of_input(batches)
-    for number, stage in enumerate(stages, 1):
-        kept = how.kept if number == len(stages) else True
-        batches = _of_stage(stage, batches, replace(how, kept=kept, lent=Lent()), noted=noted)
+    for stage in stages:
+        batches = _of_stage(stage, batches, replace(how, lent=Lent()), noted=noted)
     return iter(batches)
 
 
@@ -170,7 +158,7 @@ def _of_stage(stage: Stage, batches: Any, how: Pass, *, noted: bool) -> Iterator
             cast = declared.cast(batch)
             if how.count is not None:
                 how.count(declared.stage, cast)
-            yield own(cast, how.lent) if overwritten and how.keeps(cast) else cast
+            yield own(cast, how.lent) if overwritten else cast
     except Exception as error:
         if noted:
             _note(error, f"{_NOTE}in {declared.stage}")

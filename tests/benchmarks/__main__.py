@@ -17,8 +17,8 @@ import spark_client
 SUITES = {
     "fan_out": "one dataset, many readers, both lanes, against pyarrow's C++ server and raw TCP",
     "puts": "many producers, against pyarrow's C++ server",
-    "joining": "time to the first batch, CPU of each additional reader, a thousand readers",
-    "memory": "bounded memory: the broadcast scenarios, spilling, joining late",
+    "joining": "time to the first batch, a thousand readers",
+    "memory": "bounded memory: readers that are fast, slow, leave, crash or never come",
     "large_partition": "peak memory of a task that groups a partition of 1.5 GB, within the budget and far over it",
     "idle": "what one, two and four idle workers take: resident size, anonymous and file-backed, CPU time, wake-ups",
     "trees": "a broadcast of 1 GiB to 50 hosts, simulated by the real tree; no server runs",
@@ -31,18 +31,17 @@ SUITES = {
     "on_spark.joins": "Python -> join of 10 M with 2 M rows -> Python, against Spark's join",
     "on_spark.several_servers": "an exchange over 1, 2 and 4 servers of this machine: seconds and CPU",
     "on_spark.wire_bytes": "bytes that cross between 1, 2 and 4 hosts for each byte of an exchange; needs root",
-    "on_spark.skew": "half of all rows in one key, a partition of 8,000 x the median: seconds, and the largest task",
+    "on_spark.skew": "half of all rows in one key: seconds, and the largest task",
     "on_spark.many_partitions": "2,000 partitions x 200 tasks of small data",
     "on_spark.tpch": "the 22 queries of TPC-H at any scale factor, with Spark SQL and DuckDB, in a limit of memory",
     "on_spark.collects": "10 M rows in the driver, against toArrow and toPandas",
-    "on_spark.broadcasts": "320 MB in 1 to 8 workers, and the memory of the host",
-    "changelogs.open_loop": "updates for ever, compacted or not: latency, memory and disk of each second",
+    "changelogs.open_loop": "updates for ever, compacted: latency, memory and disk of each second",
     "changelogs.sizes": "rows, disk and memory under bursts, holds, change data and four writers",
     "changelogs.change_data": "the server's CPU for updates that retract the old row, against the same without",
-    "changelogs.ingest": "10 M updates over 1 M keys, against Polars, DuckDB and pyarrow, which compute it at once",
+    "changelogs.ingest": "10 M updates over 1 M keys, against DuckDB, which computes it at once",
     "changelogs.micro_batch": "a stream joined to 100 k to 10 M rows: Spark's broadcast join against lookup",
     "changelogs.feedback": "a query of Spark takes back the bids that lost: bids in, rows needed and stored over time",
-    "on_spark.other_engines": "the same jobs on Dask and on Daft, which it installs under build/",
+    "on_spark.other_engines": "the same from Parquet on Daft, which it installs under build/",
 }
 
 

@@ -1,4 +1,4 @@
-"""Readers that join: time to the first batch, CPU of each additional reader, a thousand readers at once."""
+"""Readers that join: time to the first batch of a dataset in production, a thousand readers at once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import argparse
 import statistics
 import threading
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
 from flight_server.protocol.errors import FlightShuffleError
-from tests.benchmarks.crowd import at_once, read_with_client, read_with_pyarrow
+from tests.benchmarks.crowd import at_once, read_with_client
 from tests.benchmarks.fan_out import put
-from tests.benchmarks.measure import MIB, conditions, console, cpu_seconds, table
+from tests.benchmarks.measure import MIB, conditions, console, table
 from tests.support.server_process import ServerProcess
 
 DATASET_BYTES = 64 * MIB
@@ -25,34 +24,25 @@ CROWD = 1000
 
 
 def main(arguments: list[str]) -> None:
-    """Print the three tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(prog="joining")
     parser.add_argument("--crowd", type=int, default=CROWD)
     options = parser.parse_args(arguments)
     console.print(f"[bold]Joining[/bold] · {conditions(1)}")
     _first_batches()
-    _cpu_of_each_reader()
     _crowd(options.crowd)
 
 
-def _stamped(stop: threading.Event) -> Iterator[pa.RecordBatch]:
-    """A batch of 64 KiB every 2 ms with the moment in which it was handed to the client."""
-    while not stop.is_set():
-        yield pa.record_batch([pa.array(np.full(8192, time.monotonic_ns()))], names=["sent_ns"])
-        time.sleep(0.002)
-
-
 def _first_batches() -> None:
-    """Join a dataset in production again and again; and follow it at its head."""
+    """Join a dataset in production again and again."""
     stop = threading.Event()
     with ServerProcess.start(memory_limit="1GiB") as server, flight.connect(server.location) as client:
 
         def produce() -> None:
-            batches = _stamped(stop)
-            first = next(batches)
+            batch = pa.record_batch([np.zeros(8192)], names=["x"])
             with flight.connect(server.location) as producer:
-                writer, _ = producer.do_put(flight.FlightDescriptor.for_path("live"), first.schema)
-                for batch in batches:
+                writer, _ = producer.do_put(flight.FlightDescriptor.for_path("live"), batch.schema)
+                while not stop.wait(0.002):
                     writer.write_batch(batch)
                 writer.close()
 
@@ -68,41 +58,11 @@ def _first_batches() -> None:
                 stream.read_chunk()
                 joins.append((time.perf_counter() - started) * 1e3)
                 stream.cancel()
-            head = client.do_get(flight.Ticket(b"live"))
-            lags = []
-            caught_up = time.monotonic_ns()
-            for chunk in head:
-                sent_ns = chunk.data.column(0)[0].as_py()
-                if sent_ns > caught_up + 500_000_000:
-                    lags.append((time.monotonic_ns() - sent_ns) / 1e6)
-                if len(lags) >= JOINS:
-                    head.cancel()
-                    break
         finally:
             stop.set()
             thread.join()
-    rows = [
-        [
-            "do_get to first batch, replay from the start",
-            f"{statistics.median(joins):.2f}",
-            f"{max(joins):.2f}",
-        ],
-        ["write_batch to batch, reader at the head", f"{statistics.median(lags):.2f}", f"{max(lags):.2f}"],
-    ]
+    rows = [["do_get to first batch", f"{statistics.median(joins):.2f}", f"{max(joins):.2f}"]]
     table(f"A dataset in production, {JOINS} times", ["what", "median ms", "worst ms"], rows)
-
-
-def _cpu_of_each_reader() -> None:
-    rows = []
-    with ServerProcess.start(memory_limit="1GiB") as server:
-        put(server.location, "d", FRAME_BYTES, DATASET_BYTES // FRAME_BYTES)
-        read_with_pyarrow(server.location, "d", DATASET_BYTES)
-        for readers in (1, 2, 4, 8, 16, 32, 64):
-            before = cpu_seconds(server.pid)
-            at_once(readers, lambda: read_with_pyarrow(server.location, "d", DATASET_BYTES))
-            spent = (cpu_seconds(server.pid) - before) / readers
-            rows.append([str(readers), f"{spent * 1e3:.0f}"])
-    table("Server CPU for each reader of a 64 MiB dataset", ["readers", "ms per reader"], rows)
 
 
 def _crowd(readers: int) -> None:

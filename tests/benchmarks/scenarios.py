@@ -16,6 +16,7 @@ from flight_server.protocol import CreateRequest, Retention
 from tests.support.server_process import ServerProcess
 
 PARTITIONS = 16
+READERS = 4
 BATCHES = 100
 BATCH_ROWS = 500_000
 JOIN_DEADLINE_SECONDS = 300.0
@@ -48,29 +49,21 @@ class Readings:
         return f"{median * 1e3:.0f} / {worst * 1e3:.0f}"
 
 
-def batch_of_bytes(rows: int) -> pa.RecordBatch:
-    """One column of ``rows`` u8, as in the field's own benchmark."""
-    return pa.record_batch(
-        [pa.array(np.random.default_rng(3).integers(0, 255, rows, dtype=np.uint8))], names=["v"]
-    )
-
-
-def create(server: ServerProcess, dataset: str, readers: int | None, partitions: int = PARTITIONS) -> None:
-    """A stream dataset that lets a frame go after ``readers`` have passed it; None keeps all."""
-    request = CreateRequest(dataset, partitions=partitions, retention=Retention(readers=readers))
+def create(server: ServerProcess) -> None:
+    """A stream dataset that lets a frame go after its readers have passed it."""
+    request = CreateRequest("d", partitions=PARTITIONS, retention=Retention(readers=READERS))
     with flight.connect(server.location) as client:
         list(client.do_action(("create", request.encode())))
 
 
-def produce(
-    server: ServerProcess, dataset: str, index: int, readings: Readings, *, rows: int, batches: int
-) -> None:
-    """Write one partition."""
-    batch = batch_of_bytes(rows)
+def produce(server: ServerProcess, index: int, readings: Readings) -> None:
+    """Write one partition, of one column of u8, as in the field's own benchmark."""
+    values = np.random.default_rng(3).integers(0, 255, BATCH_ROWS, dtype=np.uint8)
+    batch = pa.record_batch([values], names=["v"])
     try:
         with flight.connect(server.location) as client:
-            writer, _ = client.do_put(flight.FlightDescriptor.for_path(dataset, str(index)), batch.schema)
-            for _ in range(batches):
+            writer, _ = client.do_put(flight.FlightDescriptor.for_path("d", str(index)), batch.schema)
+            for _ in range(BATCHES):
                 writer.write_batch(batch)
             writer.close()
     except pa.ArrowException as error:
@@ -79,13 +72,11 @@ def produce(
 
 def consume(
     server: ServerProcess,
-    dataset: str,
     index: int,
     readings: Readings,
     *,
     wait_seconds: float = 0.0,
     leave_after: int | None = None,
-    expected_bytes: int | None = None,
 ) -> None:
     """Read one partition, perhaps slowly, perhaps leaving before its end."""
     started = time.perf_counter()
@@ -93,7 +84,7 @@ def consume(
     got_bytes = count = 0
     try:
         with flight.connect(server.location) as client:
-            stream = client.do_get(flight.Ticket(f"{dataset}/{index}".encode()))
+            stream = client.do_get(flight.Ticket(f"d/{index}".encode()))
             for chunk in stream:
                 first = first if first is not None else time.perf_counter() - started
                 got_bytes += chunk.data.nbytes
@@ -106,8 +97,8 @@ def consume(
     except (pa.ArrowException, KeyError) as error:
         if leave_after is None:
             readings.fail(error)
-    if expected_bytes is not None and leave_after is None and got_bytes != expected_bytes:
-        readings.failed.append(f"{dataset}/{index}: {got_bytes} of {expected_bytes} bytes")
+    if leave_after is None and got_bytes != BATCHES * BATCH_ROWS:
+        readings.failed.append(f"d/{index}: {got_bytes} of {BATCHES * BATCH_ROWS} bytes")
     readings.add(first, got_bytes)
 
 

@@ -137,7 +137,7 @@ class _Model:
             source: Any = origin.source
             inputs = (source.read(number) for number in range(len(source.tables)))
         for number, batches in enumerate(inputs):
-            yield list(run(part.stages, batches, Pass(kept=True, partition=number)))
+            yield list(run(part.stages, batches, Pass(partition=number)))
 
     def _sent(self, exchange: Exchange) -> list[list[Any]]:
         if exchange not in self._partitions:

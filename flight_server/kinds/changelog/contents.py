@@ -16,7 +16,7 @@ Recent runs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +25,7 @@ import numpy as np
 from flight_server.keys import Hashes
 from flight_server.records import StoredRange
 
-from .runs import MAX_HASH, Layout, MemoryRun, Numbers, Run, RunFile, Updates
+from .runs import MAX_HASH, Hits, Layout, MemoryRun, Numbers, Run, RunFile, Updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,15 @@ class Bases(Run):
         return np.searchsorted(self.lows, hashes, "right") - 1
 
     def counts_of(self, hashes: Hashes) -> Numbers:
-        """As of any run. For one thread at a time: each hash is looked for in the files once, because the same ones are
-        asked for until they are folded.
+        """How many rows each of these hashes has. For one thread at a time: each hash is looked for in the files once,
+        because the same ones are asked for until they are folded.
         """
         known, counts = self._counted or (hashes[:0], np.zeros(0, np.int64))
         new = np.setdiff1d(hashes, known, assume_unique=True)
         if len(new):
             places = np.searchsorted(known, new)
-            known, counts = np.insert(known, places, new), np.insert(counts, places, super().counts_of(new))
+            known = np.insert(known, places, new)
+            counts = np.insert(counts, places, self.hits(new).counts())
             self._counted = known, counts
         return counts[np.searchsorted(known, hashes)]
 
@@ -110,7 +111,7 @@ class PartlyDead:
         self.rows, self.size_bytes = run.rows, run.size_bytes
         self.first_version, self.last_version = run.first_version, run.last_version
         self.retractions, self.tombstones = run.retractions, run.tombstones
-        self.below, self.bytes_of = run.below, run.bytes_of
+        self.below = run.below
         self.changed = run.changed  # versions that can be asked for are above those of dead rows
 
     def between(self, low: int, high: int) -> Updates:
@@ -119,10 +120,8 @@ class PartlyDead:
     def parts_between(self, low: int, high: int) -> list[Updates]:
         return [self._bases.alive(part) for part in self._run.parts_between(low, high)]
 
-    def parts_of(self, hashes: Hashes, last: int | None = None) -> Iterator[Updates]:
-        for number, some in self._run.blocks_with(hashes):
-            sinces = self._bases.sinces[self._bases.numbers_of(some)]
-            yield self._run.block(number).of_hashes(some, last, sinces)
+    def hits(self, hashes: Hashes) -> Hits:
+        return self._run.hits(hashes).without_dead(self._bases.sinces[self._bases.numbers_of(hashes)])
 
 
 Source = Run | PartlyDead

@@ -132,9 +132,10 @@ class View:
         hashes = unique(*(run.changed(after, upto) for run in new))
         parts: list[Updates] = []
         for run, last in self._deciding(runs, after, upto):
-            if last is None and run.bytes_of(hashes).sum() > max_bytes:
+            hits = run.hits(hashes)
+            if last is None and hits.sizes_bytes().sum() > max_bytes:
                 return None
-            for part in run.parts_of(hashes, last):
+            for part in hits.parts(last=last):
                 parts.append(part)
                 max_rows -= len(part)
                 max_bytes -= part.size_bytes
@@ -166,18 +167,20 @@ class View:
         runs = self._runs_upto(upto)
         new = [run for run in runs if run.last_version > after]
         hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows)
-        limit_bytes = 2 * self.slice_bytes
-        if len(hashes) and sum(run.size_bytes for run in runs) > limit_bytes:
-            sizes = np.cumsum(np.sum([run.bytes_of(hashes) for run in runs], axis=0))
+        fitting, limit_bytes = len(hashes), 2 * self.slice_bytes
+        hits = [run.hits(hashes) for run in runs]
+        if fitting and sum(run.size_bytes for run in runs) > limit_bytes:
+            sizes = np.cumsum(np.sum([each.sizes_bytes() for each in hits], axis=0))
             fitting = max(1, int(np.searchsorted(sizes, limit_bytes, "right")))
             if fitting < len(hashes):
-                hashes, low = hashes[:fitting], int(hashes[fitting - 1]) + 1
+                low = int(hashes[fitting - 1]) + 1
             if not all_updates and sizes[fitting - 1] > limit_bytes:
                 return None, int(hashes[0])
-        if all_updates:
-            return self._joined([part for run in runs for part in run.parts_of(hashes)]), low
-        deciding = self._deciding(runs, after, upto)
-        return self._joined([part for run, last in deciding for part in run.parts_of(hashes, last)]), low
+        greatest = [None if all_updates else last for _, last in self._deciding(runs, after, upto)]
+        parts = [
+            part for each, last in zip(hits, greatest, strict=True) for part in each.parts(fitting, last)
+        ]
+        return self._joined(parts), low
 
     def _joined(self, parts: Sequence[Updates]) -> Updates:
         """These updates of some keys; of the keys of the begun fold what that leaves, and later ones."""

@@ -1,14 +1,12 @@
-"""Updates of which the latest row of each key is kept: taken in by a changelog, and computed at once by others.
+"""Updates of which the latest row of each key is kept: taken in by a changelog, and computed at once by DuckDB.
 
     changelog    puts of ``--put-rows`` rows by one client, each on disk when it is answered. ``compacted`` is the time
                  from the first put until the server has nothing more to merge; the rows and bytes are what its files
                  then have
-    Polars       sorts by time, and takes the last row of each key
     DuckDB       ``arg_max`` of each column by time
-    pyarrow      sorts by key and time, and takes each row whose successor has another key
 
-The others have the whole table in memory, and keep their result there: its size is ``bytes``. They use all cores. In
-each round every result is compared with the first one's.
+DuckDB has the whole table in memory, and keeps its result there: its size is ``bytes``. It uses all cores. In each
+round the results are compared.
 """
 
 from __future__ import annotations
@@ -21,13 +19,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import numpy as np
-import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_client import ShuffleClient, latest
 from tests.benchmarks.changelogs.settling import settled
@@ -77,9 +72,10 @@ def main(arguments: list[str]) -> None:
     given = updates(rows, keys)
     subjects: dict[str, Callable[[Found], pa.Table]] = {
         "changelog": lambda found: _changelog(given, options.put_rows, found),
-    } | {name: partial(_timed, compute, given) for name, compute in AT_ONCE.items()}
+        "DuckDB": partial(_timed, given),
+    }
     found = {name: Found() for name in subjects}
-    expected = _pyarrow(given)
+    expected = _duckdb(given).sort_by("key").cast(SCHEMA)
     names = list(subjects)
     for number in range(options.rounds):
         turn = number % len(names)
@@ -126,17 +122,12 @@ def _changelog(given: pa.Table, put_rows: int, found: Found) -> pa.Table:
         return changelog.snapshot().table
 
 
-def _timed(compute: Callable[[pa.Table], pa.Table], given: pa.Table, found: Found) -> pa.Table:
+def _timed(given: pa.Table, found: Found) -> pa.Table:
     started = time.perf_counter()
-    result = compute(given)
+    result = _duckdb(given)
     found.seconds.append(time.perf_counter() - started)
     found.size_bytes, found.rows = result.nbytes, result.num_rows
     return result
-
-
-def _polars(given: pa.Table) -> pa.Table:
-    frame: Any = pl.from_arrow(given)
-    return frame.sort("time").group_by("key").last().to_arrow()
 
 
 def _duckdb(given: pa.Table) -> pa.Table:
@@ -144,13 +135,3 @@ def _duckdb(given: pa.Table) -> pa.Table:
         connection.register("given", given)
         query = "max(time) as time, arg_max(price, time) as price, arg_max(word, time) as word"
         return connection.sql(f"select key, {query} from given group by key").to_arrow_table()
-
-
-def _pyarrow(given: pa.Table) -> pa.Table:
-    ordered = given.sort_by([("key", "ascending"), ("time", "ascending")])
-    keys = ordered["key"].combine_chunks()
-    differs = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
-    return ordered.filter(pa.concat_arrays([differs, pa.array([True] * min(1, len(keys)))]))
-
-
-AT_ONCE = {"Polars": _polars, "DuckDB": _duckdb, "pyarrow": _pyarrow}

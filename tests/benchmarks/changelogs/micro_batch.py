@@ -7,7 +7,6 @@ over the micro-batches after the first ``--warm-up``, which start Python workers
     no join          the stream alone: what a trigger takes without any table
     Python alone     the stream through ``mapInArrow``, which returns what it gets
     Spark            ``stream.join(broadcast(table), "key", "left")``, the table in Parquet files
-    Spark, cached    the same with ``table.cache()``: what is sent is read from memory
     lookup           ``shuffle.lookup(stream, table, on="key")``, the table in a changelog
     lookup, 1 %      the same while a hundredth of the table is put anew before each micro-batch. Each then begins
                      ``--interval`` seconds after the one before, so that the put has ended. Spark's join does not see
@@ -17,8 +16,6 @@ All of them have run with a table of 1,000 rows before, in the same JVM. ``first
 which ``lookup`` fetches the table, and all but Spark's start Python workers (``Python alone``); ``beyond`` is that over
 the median, less ``transfer ms``: what the driver takes to read the table from the server and to keep nothing of it.
 ``x still`` is ``lookup, 1 %`` over ``lookup``. ``KiB fetched`` is what the server has sent per measured micro-batch.
-``probe ms`` is the search of 1,000 keys in the host's image and the copy of the values, without Spark, in the driver:
-the median, and the longest of 100.
 """
 
 from __future__ import annotations
@@ -42,9 +39,7 @@ from pyspark.sql import functions as sql
 
 from spark_client import latest
 from spark_client.lookup import Lookups
-from spark_client.lookup.host_images import HostImages
 from spark_client.lookup.lookup_content import LookupContent
-from spark_client.lookup.lookup_join import probe
 from tests.benchmarks.measure import conditions, console, table
 from tests.benchmarks.on_spark.engines import Engines
 
@@ -54,7 +49,6 @@ if TYPE_CHECKING:
 SIZES = (100_000, 1_000_000, 4_000_000, 10_000_000)
 BATCH_ROWS = 1000
 CHANGED = 0.01
-PROBES = 100
 FILES = 4
 DEADLINE_SECONDS = 600.0
 WARMING = {"batches": 4, "warm_up": 1, "interval": 1.0}
@@ -75,8 +69,6 @@ COLUMNS = [
     "transfer ms",
     "beyond",
     "KiB fetched",
-    "probe ms",
-    "longest probe",
 ]
 
 
@@ -88,7 +80,6 @@ class Measured:
     first_ms: float
     transfer_ms: float | None = None
     fetched_bytes: float | None = None
-    probes_ms: list[float] | None = None
 
 
 def rows_of(keys: Any, time_: int) -> pa.Table:
@@ -134,8 +125,7 @@ def _of_size(engines: Engines, size: int, options: argparse.Namespace) -> list[l
     subjects: dict[str, Callable[[], Measured]] = {
         "no join": lambda: _measured(_stream(engines, size), options),
         "Python alone": lambda: _measured(_through_python(engines, size), options),
-        "Spark": partial(_spark, engines, size, options, cached=False),
-        "Spark, cached": partial(_spark, engines, size, options, cached=True),
+        "Spark": partial(_spark, engines, size, options),
         "lookup": partial(_lookup, engines, size, options, changing=False),
         "lookup, 1 %": partial(_lookup, engines, size, options, changing=True),
     }
@@ -161,19 +151,14 @@ def _row(size: int, name: str, of: Measured, measured: dict[str, Measured]) -> l
         "" if of.transfer_ms is None else f"{of.transfer_ms:.0f}",
         "" if of.transfer_ms is None else f"{(of.first_ms - of.transfer_ms) / median:.1f}",
         "" if of.fetched_bytes is None else f"{of.fetched_bytes / 1024:.1f}",
-        "" if of.probes_ms is None else f"{statistics.median(of.probes_ms):.2f}",
-        "" if of.probes_ms is None else f"{max(of.probes_ms):.2f}",
     ]
 
 
-def _spark(engines: Engines, size: int, options: argparse.Namespace, *, cached: bool) -> Measured:
+def _spark(engines: Engines, size: int, options: argparse.Namespace) -> Measured:
     with tempfile.TemporaryDirectory(prefix="flight-shuffle-bench-") as directory:
         for number in range(FILES):
             pq.write_table(rows_of(np.arange(number, size, FILES), 0), Path(directory, f"{number}.parquet"))
         static = engines.spark.read.parquet(directory)
-        if cached:
-            static = static.cache()
-            static.count()
         joined = _stream(engines, size).join(sql.broadcast(static), "key", "left")
         return _measured(joined, options)
 
@@ -202,7 +187,6 @@ def _lookup(engines: Engines, size: int, options: argparse.Namespace, *, changin
         measured,
         transfer_ms=transfer_ms,
         fetched_bytes=(sent[1] - sent[0]) / options.batches,
-        probes_ms=_probes(contents[0], changelog.upper, size),
     )
 
 
@@ -262,18 +246,3 @@ def _noted_contents() -> Iterator[list[LookupContent]]:
 
     with mock.patch.object(Lookups, "_content", noted):
         yield found
-
-
-def _probes(content: LookupContent, version: int, size: int) -> list[float]:
-    """What a task does for a micro-batch when it has opened its host's image, in this process."""
-    image = HostImages(content).at(version)
-    chance, found = np.random.default_rng(13), list[float]()
-    for _ in range(PROBES + 1):
-        keys = pa.array(chance.integers(0, size, BATCH_ROWS))
-        started = time.perf_counter()
-        matches = probe(image, content.forms, [keys])
-        values = image.take(matches, slice(1, None))
-        found.append((time.perf_counter() - started) * 1e3)
-        assert values.num_rows == BATCH_ROWS
-    # The first one reads the pages that were not yet in this process.
-    return found[1:]

@@ -27,8 +27,8 @@ from tests.benchmarks.measure import MIB, peak_resident_bytes, ratio, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
 from tests.benchmarks.on_spark.engines import COLUMNS, Engines, Options, compared, rows_of, same
-from tests.benchmarks.on_spark.pipelines import NAME, TASKS
 
+NAME = "Parquet, Python stage"
 ROWS = 10_000_000
 ROW_BYTES = 40
 BUDGET_BYTES = Reading().budget_bytes
@@ -57,92 +57,61 @@ def give_back() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
-@dataclass(frozen=True)
-class Job:
-    """``frame`` is Spark's way to the result, ``ours`` what ``collect`` takes."""
-
-    name: str
-    frame: Callable[[Engines, int], Any]
-    ours: Callable[[Engines, int], Any]
-    key: str = "id"
+def _frame(engines: Engines, rows: int) -> Any:
+    return engines.spark.read.parquet(str(data.named_parquet(rows))).mapInArrow(of.named, of.NAMED)
 
 
-def _range(engines: Engines, rows: int) -> Any:
-    columns = ("id", "id % 100 as quantity", "double(id) * 0.5 as amount", NAME)
-    return engines.spark.range(0, rows, 1, TASKS).selectExpr(*columns)
-
-
-def _read(engines: Engines, rows: int) -> Any:
-    return engines.spark.read.parquet(str(data.named_parquet(rows)))
-
-
-def _scan(engines: Engines, rows: int) -> Any:
-    return engines.shuffle.scan(data.named_parquet(rows), spark=engines.spark)
-
-
-JOBS = [
-    Job("range", _range, _range),
-    Job("Parquet", _read, _scan),
-    Job(
-        "Parquet, Python stage",
-        lambda engines, rows: _read(engines, rows).mapInArrow(of.named, of.NAMED),
-        lambda engines, rows: _scan(engines, rows).mapInArrow(of.named, of.NAMED),
-        "key",
-    ),
-]
+def _pipeline(engines: Engines, rows: int) -> Any:
+    scan = engines.shuffle.scan(data.named_parquet(rows), spark=engines.spark)
+    return scan.mapInArrow(of.named, of.NAMED)
 
 
 def main(arguments: list[str]) -> None:
     """Print the table."""
     options = Options.parse("collects", arguments)
     options.announce("Collect to the driver")
-    rows: list[list[str]] = []
     with Engines() as engines:
-        for job in JOBS:
-            if options.wants(job.name):
-                rows += _measured(engines, job, max(1000, int(ROWS * options.scale)), options)
+        rows = _measured(engines, max(1000, int(ROWS * options.scale)), options)
     budget = f"driver MiB (budget {BUDGET_BYTES // MIB})"
     table("Collect", [*COLUMNS[:5], "x toPandas", *COLUMNS[5:], budget], rows)
 
 
-def _measured(engines: Engines, job: Job, rows: int, options: Options) -> list[list[str]]:
+def _measured(engines: Engines, rows: int, options: Options) -> list[list[str]]:
     def counted(count: int, total: int) -> int:
         if (count, total) != (rows, rows * (rows - 1) // 2):
-            raise AssertionError(f"{job.name}: {count} rows and a sum of {total}")
+            raise AssertionError(f"{count} rows and a sum of {total}")
         return rows * ROW_BYTES
 
     def arrow(of_engine: Callable[[], Any]) -> int:
         result = of_engine()
-        return counted(result.num_rows, pc.sum(result[job.key]).as_py())
+        return counted(result.num_rows, pc.sum(result["key"]).as_py())
 
     def pandas(of_engine: Callable[[], Any]) -> int:
         result = of_engine()
-        return counted(len(result), int(result[job.key].sum()))
+        return counted(len(result), int(result["key"].sum()))
 
     def streamed() -> int:
         count = total = 0
         for batch in collected():
-            count, total = count + batch.num_rows, total + pc.sum(batch.column(job.key)).as_py()
+            count, total = count + batch.num_rows, total + pc.sum(batch.column("key")).as_py()
         return counted(count, total)
 
     def collected() -> pa.RecordBatchReader:
-        return engines.shuffle.collect(job.ours(engines, rows))
+        return engines.shuffle.collect(_pipeline(engines, rows))
 
     def pipelined() -> Any:
         with engines.pipelined():
-            return job.frame(engines, rows).toArrow()
+            return _frame(engines, rows).toArrow()
 
     runs: dict[str, Callable[[], int]] = {
-        "toArrow": partial(arrow, lambda: job.frame(engines, rows).toArrow()),
+        "toArrow": partial(arrow, lambda: _frame(engines, rows).toArrow()),
         "toArrow, pipelined": partial(arrow, pipelined),
-        "toPandas": partial(pandas, lambda: job.frame(engines, rows).toPandas()),
+        "toPandas": partial(pandas, lambda: _frame(engines, rows).toPandas()),
         "collect, table": partial(arrow, lambda: collected().read_all()),
         "collect, streamed": streamed,
         "collect, pandas": partial(pandas, lambda: collected().read_pandas()),
     }
-    if job.key == "id":
-        del runs["toArrow, pipelined"]  # there is no Python in it
-    _check(engines, job, rows // 10)
+    _check(engines, rows // 10)
     memory = {name: Memory() for name in runs}
 
     def remembered(name: str) -> int:
@@ -159,15 +128,15 @@ def _measured(engines: Engines, job: Job, rows: int, options: Options) -> list[l
     to_pandas = next(subject for subject in subjects if subject.name == "toPandas")
     return [
         [*row[:5], f"{ratio(subject, to_pandas):.2f}", *row[5:], f"{memory[row[1]].grown_bytes / MIB:.0f}"]
-        for row, subject in zip(rows_of(job.name, subjects), subjects, strict=True)
+        for row, subject in zip(rows_of(NAME, subjects), subjects, strict=True)
     ]
 
 
-def _check(engines: Engines, job: Job, rows: int) -> None:
+def _check(engines: Engines, rows: int) -> None:
     """Raise unless both have the same rows."""
 
     def digest(result: pa.Table) -> Any:
         return next(of.digest(iter(result.to_batches()))).to_pylist()
 
-    ours = engines.shuffle.collect(job.ours(engines, rows)).read_all()
-    same({"toArrow": digest(job.frame(engines, rows).toArrow()), "collect": digest(ours)})
+    ours = engines.shuffle.collect(_pipeline(engines, rows)).read_all()
+    same({"toArrow": digest(_frame(engines, rows).toArrow()), "collect": digest(ours)})

@@ -49,19 +49,17 @@ def grouped_parquet(rows: int, groups: int) -> Path:
     return _parquet(f"grouped-{rows}-{groups}", rows, part)
 
 
-def skewed_parquet(rows: int, large: int, keys: int) -> Path:
-    """As :func:`grouped_parquet`, with a text of 16 bytes; ``large`` of the rows, spread over all files, have the key
-    -1.
-    """
+def skewed_parquet(rows: int) -> Path:
+    """As :func:`grouped_parquet`, with a text of 16 bytes; half of the rows, spread over all files, have the key -1."""
     chance = np.random.default_rng(8)
 
     def part(number: int) -> Any:
         count = len(range(number, rows, FILES))
-        key = chance.integers(0, keys, count)
-        key[chance.random(count) < large / rows] = -1
+        key = chance.integers(0, 1 << 30, count)
+        key[chance.random(count) < 0.5] = -1
         return pa.table({"key": key, "amount": chance.random(count) * 1000, "name": names(pa.array(key))})
 
-    return _parquet(f"skewed-{rows}-{large}-{keys}", rows, part)
+    return _parquet(f"skewed-{rows}", rows, part)
 
 
 def tpch_parquet(scale: float) -> Path:

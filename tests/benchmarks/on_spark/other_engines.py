@@ -1,48 +1,41 @@
-"""What others would run instead of Spark: the string job on Dask, the Parquet job on Daft, beside ours and Spark's.
+"""What others would run instead of Spark: the job ``Parquet`` of ``pipelines`` on Daft, beside ours and Spark's.
 
-    range     ``range, with a string`` of ``pipelines``: Dask's P2P shuffle, two worker processes
-    Parquet   ``Parquet`` of ``pipelines``: Daft on Ray, two CPUs; ``plain`` is the floor, without engine and exchange
-
-Dask, Daft and Ray are installed in an environment of their own under ``build``, in the versions of
-``other_engines.txt``; each runs in a process (``engine_process``) that stays for all rounds. Their placement is not
-Spark's, so only counts and sums are compared. ``--engines plain`` needs no installation.
+Daft runs on Ray with two CPUs. Both are installed in an environment of their own under ``build``, in the versions of
+``other_engines.txt``, and run in a process (``engine_process``) that stays for all rounds. Their placement is not
+Spark's, so only counts and sums are compared.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.benchmarks.measure import Subject, console, table
+from tests.benchmarks.measure import console, table
 from tests.benchmarks.on_spark import pipelines
 from tests.benchmarks.on_spark.engines import COLUMNS, Engines, Laps, Options, compared, rows_of
 from tests.support.rooms import ROOT
 
 REQUIREMENTS = Path(__file__).with_name("other_engines.txt")
-JOBS = {"Parquet": (pipelines.SCAN, ("daft", "plain")), "range, with a string": (pipelines.FRAME, ("dask",))}
 STOP_SECONDS = 30.0
 
 
-class Engine:
+class Daft:
     """A process of ``engine_process``; a context manager that ends it.
 
     Raises:
         RuntimeError: it ended; what it wrote is in the message.
     """
 
-    def __init__(self, name: str, python: Path) -> None:
-        command: list[str | Path] = [python, "-m", "tests.benchmarks.on_spark.engine_process", name]
+    def __init__(self) -> None:
+        command: list[str | Path] = [_environment(), "-m", "tests.benchmarks.on_spark.engine_process"]
         self._process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -52,23 +45,23 @@ class Engine:
             text=True,
             start_new_session=True,
         )
-        self.versions = self._answer()["versions"]
+        self.versions = self._answer()
 
-    def run(self, **job: Any) -> dict[str, Any]:
-        """Have it run a job; its answer."""
+    def run(self, job: pipelines.Job) -> Any:
+        """Have it run the job; what it has counted."""
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{json.dumps(job)}\n")
+        assert callable(job.source)
+        self._process.stdin.write(f"{json.dumps([str(job.source(job.rows)), pipelines.PARTITIONS])}\n")
         self._process.stdin.flush()
         return self._answer()
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> Any:
         assert self._process.stdout is not None
         told: list[str] = []
         for line in self._process.stdout:
             word, _, body = line.partition(" ")
             if word == "answer":
-                found: dict[str, Any] = json.loads(body)
-                return found
+                return json.loads(body)
             told.append(line)
         raise RuntimeError(f"the engine ended: {''.join(told[-20:])}")
 
@@ -92,54 +85,32 @@ class Engine:
 
 def main(arguments: list[str]) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(prog="other_engines", add_help=False)
-    parser.add_argument("--engines", nargs="+", default=("daft", "plain", "dask"))
-    given, rest = parser.parse_known_args(arguments)
-    options = Options.parse("other_engines", rest)
-    options.announce("Other engines", f"two workers, {pipelines.PARTITIONS} partitions")
-    wanted = set(given.engines)
-    rows: list[list[str]] = []
-    with Engines() as engines:
-        for name, (kind, names) in JOBS.items():
-            job = _job(name, options)
-            if options.wants(job.name) and wanted & set(names):
-                chosen = [each for each in names if each in wanted]
-                rows += _measured(engines, job, kind, chosen, options)
-    table("Beside other engines", ["x the first" if each == "x Spark" else each for each in COLUMNS], rows)
-
-
-def _job(name: str, options: Options) -> pipelines.Job:
-    job = next(job for job in pipelines.JOBS if job.name.startswith(name))
-    return replace(job, rows=max(1000, int(job.rows * options.scale)))
-
-
-def _measured(
-    engines: Engines, job: pipelines.Job, kind: str, names: list[str], options: Options
-) -> list[list[str]]:
+    options = Options.parse("other_engines", arguments)
+    options.announce("Daft", f"two workers, {pipelines.PARTITIONS} partitions")
+    job = pipelines.JOBS[0]
+    job = replace(job, rows=max(1000, int(job.rows * options.scale)))
     laps = Laps()
 
-    def asked(engine: Engine) -> int:
-        files = str(job.source(job.rows)) if callable(job.source) else ""
-        answer = engine.run(path=files, rows=job.rows, partitions=pipelines.PARTITIONS)
-        return pipelines.counted(job, [tuple(answer.values())])
-
-    def ours() -> int:
-        return pipelines.counted(job, pipelines.ours(engines, job, kind, pipelines.COUNTING, laps))
-
-    def sparks() -> int:
+    def spark() -> int:
         return pipelines.counted(job, pipelines.sparks(engines, job, pipelines.COUNTING, pipelined=False))
 
-    with ExitStack() as stack:
-        subjects: list[Subject] = []
-        for name in names:
-            python = Path(sys.executable) if name == "plain" else _environment()
-            engine = stack.enter_context(Engine(name, python))
-            console.print(f"{name}: {engine.versions}")
-            subjects.append(engines.subject(name, partial(asked, engine)))
-        subjects.append(engines.subject("Spark", sparks))
-        subjects.append(engines.subject(kind, ours, laps.end, ours=True))
+    def ours() -> int:
+        found = pipelines.ours(engines, job, pipelines.SCAN, pipelines.COUNTING, laps)
+        return pipelines.counted(job, found)
+
+    with Engines() as engines, Daft() as daft:
+        console.print(daft.versions)
+        subjects = [
+            engines.subject("daft", lambda: pipelines.counted(job, [daft.run(job)])),
+            engines.subject("Spark", spark),
+            engines.subject(pipelines.SCAN, ours, laps.end, ours=True),
+        ]
         compared(engines, subjects, options)
-    return rows_of(job.name, subjects)
+    table(
+        "Beside Daft",
+        ["x Daft" if each == "x Spark" else each for each in COLUMNS],
+        rows_of(job.name, subjects),
+    )
 
 
 def _environment() -> Path:

@@ -85,26 +85,8 @@ class Job:
         return engines.shuffle.pipeline(self.frame(engines))
 
 
-NAME = "concat('user-', lpad(id, 11, '0')) as name"
 JOBS = [
     Job("Parquet, 20 M x 4", 20_000_000, data.named_parquet, of.named, of.NAMED, 40, 16),
-    Job(
-        "range, numbers, 20 M x 4",
-        20_000_000,
-        ("id", "double(id) * 0.5 as value"),
-        of.numbers,
-        of.NUMBERS,
-        32,
-    ),
-    Job(
-        "range, with a string, 20 M x 4",
-        20_000_000,
-        ("id", "id % 100 as quantity", "double(id) * 0.5 as amount", NAME),
-        of.named,
-        of.NAMED,
-        40,
-        16,
-    ),
     Job(
         "range, 1 M x 256 floats",
         1_000_000,

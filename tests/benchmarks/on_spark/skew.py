@@ -1,10 +1,9 @@
 """An exchange after which one partition is far larger than the others, and then a ``mapInArrow``.
 
-    Spark     df.repartition(n, "key").mapInArrow(work)
-    pipeline  the same by pipeline(df), or scan, .repartition(n, "key").mapInArrow(work)
+    Spark     df.repartition(16, "key").mapInArrow(work)
+    pipeline  the same by pipeline(df), or scan, .repartition(16, "key").mapInArrow(work)
 
-``half in one key``: 16 partitions, and half of all rows have one key. ``8,000 x the median``: 400 partitions, and one
-key has so many times the rows of the median partition.
+Half of all rows have one key.
 
 The second table has the largest task: the rows, MB and seconds of the function in one Spark task, all its calls
 together.
@@ -14,9 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,6 +26,7 @@ from tests.benchmarks.on_spark.contests import FRAME, SCAN, SPARK, Contest, repo
 from tests.benchmarks.on_spark.engines import Engines, Options
 
 WORK = "task long, rows long, digest long, bytes long, seconds double"
+PARTITIONS = 16
 PASSES = 5
 """The function makes the checksum of each batch so many times, or reading would be all there is to distribute."""
 
@@ -49,62 +47,50 @@ def work(batches: of.Batches) -> Iterator[Any]:
     yield pa.record_batch([[value] for value in found], names=["task", "rows", "digest", "bytes", "seconds"])
 
 
-@dataclass(frozen=True)
-class Job:
-    """``large`` of the rows have one key. ``largest`` are the rows, MB and seconds of each run's largest task."""
-
-    name: str
-    rows: int
-    large: float
-    partitions: int
-    largest: dict[str, list[tuple[int, float, float]]] = field(default_factory=dict)
-
-    def contest(self) -> Contest:
-        """The job by all subjects."""
-        ours = {kind: partial(self._ours, kind) for kind in (FRAME, SCAN)}
-        return Contest(self.name, self.rows, {SPARK: self._sparks, **ours})
-
-    def tasks(self) -> list[list[str]]:
-        """The rows of the second table, without the comparison of a tenth and the cold run."""
-        return [
-            [self.name, subject, *(f"{median(column):,.2f}" for column in zip(*runs[2:], strict=True))]
-            for subject, runs in self.largest.items()
-        ]
-
-    def _files(self, rows: int) -> Path:
-        return data.skewed_parquet(rows, int(rows * self.large), 1 << 30)
-
-    def _sparks(self, engines: Engines, rows: int) -> Any:
-        frame = engines.spark.read.parquet(str(self._files(rows)))
-        return self._answer(SPARK, frame.repartition(self.partitions, "key").mapInArrow(work, WORK))
-
-    def _ours(self, kind: str, engines: Engines, rows: int) -> Any:
-        if kind == SCAN:
-            start = engines.shuffle.scan(self._files(rows), spark=engines.spark)
-        else:
-            start = engines.shuffle.pipeline(engines.spark.read.parquet(str(self._files(rows))))
-        return self._answer(kind, start.repartition(self.partitions, "key").mapInArrow(work, WORK).toDF())
-
-    def _answer(self, subject: str, result: Any) -> tuple[int, int]:
-        calls = result.collect()
-        tasks: dict[int, list[float]] = {}
-        for call in calls:
-            task = tasks.setdefault(call.task, [0, 0, 0])
-            for at, value in enumerate((call.rows, call.bytes / 1e6, call.seconds)):
-                task[at] += value
-        rows, size, taken = max(tasks.values(), key=lambda task: task[1])
-        self.largest.setdefault(subject, []).append((int(rows), size, taken))
-        return sum(call.rows for call in calls), sum(call.digest for call in calls) % (1 << 63)
+largest: dict[str, list[tuple[int, float, float]]] = {}
+"""The rows, MB and seconds of each run's largest task, by subject."""
 
 
 def main(arguments: list[str]) -> None:
     """Print the tables."""
-    options = Options.parse("skew", arguments)
-    jobs = [
-        Job("half in one key", 20_000_000, 1 / 2, 16),
-        # 399 partitions share a twenty-first: one has 8,000 times the rows of each of them, give or take chance.
-        Job("8,000 x the median", 5_000_000, 20 / 21, 400),
+    report("Skew: exchange → Python", CONTESTS, Options.parse("skew", arguments))
+    rows = [
+        # Without the comparison of a tenth and the cold run.
+        [subject, *(f"{median(column):,.2f}" for column in zip(*runs[2:], strict=True))]
+        for subject, runs in largest.items()
     ]
-    report("Skew: exchange → Python", [job.contest() for job in jobs], options)
-    rows = [row for job in jobs for row in job.tasks()]
-    table("Skew: the largest task", ["job", "subject", "rows", "MB", "s"], rows)
+    table("Skew: the largest task", ["subject", "rows", "MB", "s"], rows)
+
+
+def _sparks(engines: Engines, rows: int) -> Any:
+    frame = engines.spark.read.parquet(str(data.skewed_parquet(rows)))
+    return _answer(SPARK, frame.repartition(PARTITIONS, "key").mapInArrow(work, WORK))
+
+
+def _ours(kind: str, engines: Engines, rows: int) -> Any:
+    if kind == SCAN:
+        start = engines.shuffle.scan(data.skewed_parquet(rows), spark=engines.spark)
+    else:
+        start = engines.shuffle.pipeline(engines.spark.read.parquet(str(data.skewed_parquet(rows))))
+    return _answer(kind, start.repartition(PARTITIONS, "key").mapInArrow(work, WORK).toDF())
+
+
+def _answer(subject: str, result: Any) -> tuple[int, int]:
+    calls = result.collect()
+    tasks: dict[int, list[float]] = {}
+    for call in calls:
+        task = tasks.setdefault(call.task, [0, 0, 0])
+        for at, value in enumerate((call.rows, call.bytes / 1e6, call.seconds)):
+            task[at] += value
+    rows, size, taken = max(tasks.values(), key=lambda task: task[1])
+    largest.setdefault(subject, []).append((int(rows), size, taken))
+    return sum(call.rows for call in calls), sum(call.digest for call in calls) % (1 << 63)
+
+
+CONTESTS = [
+    Contest(
+        "half in one key",
+        20_000_000,
+        {SPARK: _sparks, **{kind: partial(_ours, kind) for kind in (FRAME, SCAN)}},
+    )
+]

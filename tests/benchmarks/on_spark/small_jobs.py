@@ -11,7 +11,6 @@ from tests.benchmarks.on_spark.pipelines import Job, report
 
 ROWS = 1000
 JOBS = [
-    Job("range, 1,000 rows", ROWS, ("id", "double(id) * 0.5 as value"), of.numbers, of.NUMBERS, 32),
     Job("Parquet, 1,000 rows", ROWS, data.named_parquet, of.named, of.NAMED, 40, 16),
 ]
 

@@ -15,8 +15,7 @@ import pytest
 from pyspark import TaskContext
 
 from flight_server.protocol import NotFound, ServerLost
-from spark_client import ShuffleClient, Timeouts
-from spark_client.jobs.sealed import READ_AHEAD
+from spark_client import Reading, ShuffleClient, Timeouts
 from tests.support.failing_tasks import first_time, kills_first
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -246,16 +245,21 @@ def test_a_loss_before_the_first_row_was_collected_costs_a_rerun_and_later_an_er
     spark: SparkSession, several: ShuffleClient, servers: list[ServerProcess]
 ) -> None:
     df = spark.range(0, ROWS, numPartitions=6)
-    pipeline = several.pipeline(df).repartition(3 * READ_AHEAD, "id")
+    pipeline = several.pipeline(df).repartition(48, "id")
     reader = pipeline.toLocalIterator()
     servers[1].kill()
     assert sorted(reader.read_all()["id"].to_pylist()) == list(range(ROWS))
     assert len(pipeline.statistics().losses) == 1
-    reader = pipeline.toLocalIterator()
-    assert reader.read_next_batch().num_rows
-    servers[0].kill()
-    with pytest.raises(ServerLost, match="was on a server that is gone, or was started again"):
-        reader.read_all()
+    # Most rows wait at the servers, because the reader may hold few of them.
+    with ShuffleClient(
+        f"{servers[0].location},{servers[2].location}", reading=Reading(budget_bytes=1 << 20)
+    ) as sparing:
+        many = spark.range(0, 4_000_000, numPartitions=6)
+        reader = sparing.pipeline(many).repartition(48, "id").toLocalIterator()
+        assert reader.read_next_batch().num_rows
+        servers[0].kill()
+        with pytest.raises(ServerLost, match="was on a server that is gone, or was started again"):
+            reader.read_all()
 
 
 def test_what_was_released_is_not_run_again(spark: SparkSession, several: ShuffleClient) -> None:

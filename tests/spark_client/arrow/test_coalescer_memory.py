@@ -8,12 +8,11 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from spark_client.arrow.coalescer import Coalescer
-from tests.support.coalescing import KIB, coalesced, expected_rows, numbered, rows_by_partition
+from tests.support.coalescing import KIB, numbered
 
 
 @pytest.fixture
@@ -52,10 +51,11 @@ def test_memory_stays_within_what_is_promised(
     budget_bytes = 4_000 * KIB
     schema = make(4, 1, first=0)[0].schema
     coalescer = Coalescer(schema, partitions, budget_bytes=budget_bytes, target_frame_bytes=200 * KIB)
-    rows = 0
+    added = rows = 0
     tracemalloc.start()
     for index in range(60):  # of numbered and wide rows some times the budget
         batch, ids = make(10_000, partitions, first=10_000 * index)
+        added += batch.num_rows
         # A copy into Arrow's own memory, where it is counted.
         for _, frame in coalescer.add(pa.concat_batches([batch]), ids):
             rows += frame.num_rows
@@ -68,7 +68,7 @@ def test_memory_stays_within_what_is_promised(
         del frame
     _, numpy_peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert rows == coalescer.rows.sum()
+    assert rows == added
     assert arrow_pool.bytes_allocated() == 0
     # A frame is below 400 KiB here, and so is the batch being added; the rest is Python's own objects.
     assert arrow_pool.max_memory() + numpy_peak_bytes <= 2 * budget_bytes + 1_000 * KIB
@@ -120,47 +120,3 @@ def test_batches_that_fit_are_kept_without_a_copy() -> None:
     for index in range(10):
         assert not list(coalescer.add(numbered(1_000, 1, first=index)[0]))
     assert pa.total_allocated_bytes() == before
-
-
-def test_a_dictionary_shared_by_batches_is_counted_once() -> None:
-    dictionary = pa.array([f"a rather long value {index}" for index in range(1_000)])
-    coalescer = Coalescer(pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))]), 4)
-    for _ in range(50):
-        indices = pa.array(np.arange(100, dtype=np.int32))
-        batch = pa.record_batch(
-            [pa.DictionaryArray.from_arrays(indices, dictionary)], schema=coalescer.schema
-        )
-        assert not list(coalescer.add(batch, np.arange(100) % 4))
-    assert dictionary.nbytes < coalescer.buffered_bytes < 8 * dictionary.nbytes
-
-
-# --- Dictionaries -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partitions", [1, 3])
-def test_dictionaries_too_many_for_their_index_type_stay_apart(partitions: int) -> None:
-    schema = pa.schema([("d", pa.dictionary(pa.int8(), pa.string())), ("n", pa.int64())])
-    batches = []
-    for index in range(7):
-        words = pa.array([f"word {index} {place}" for place in range(100)])
-        encoded = pa.DictionaryArray.from_arrays(pa.array(np.arange(100, dtype=np.int8)), words)
-        batch = pa.record_batch([encoded, pa.array(np.arange(100) + 100 * index)], schema=schema)
-        batches.append((batch, np.arange(100) % partitions))
-    frames = coalesced(Coalescer(schema, partitions), batches)
-    assert rows_by_partition(frames) == expected_rows(batches)
-
-
-def test_a_common_dictionary_does_not_grow_without_bound() -> None:
-    schema = pa.schema([("d", pa.dictionary(pa.int32(), pa.string()))])
-    budget_bytes = 400 * KIB
-    coalescer = Coalescer(schema, 3, budget_bytes=budget_bytes)
-    largest = 0
-    for index in range(200):
-        words = pa.array([f"a value that never comes again: {index} {place}" for place in range(500)])
-        batch = pa.record_batch([words.dictionary_encode()], schema=schema)
-        frames = list(coalescer.add(batch, np.arange(500) % 3))
-        largest = max([largest, *(frame.column(0).dictionary.nbytes for _, frame in frames)])
-        # After a round at least half of the budget is free, but for the batch that has come since.
-        assert coalescer.buffered_bytes <= (budget_bytes // 2 + 50 * KIB if frames else budget_bytes)
-    assert 0 < largest <= budget_bytes
-    list(coalescer.finish())

@@ -16,7 +16,7 @@ from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.own_memory import Lent, own
 from spark_client.arrow.sizes import allocations
 from spark_client.arrow.types import Declared
-from spark_client.steps import NO_LIMITS, GroupedSide, GroupStage, MapStage, Pass, Stage, run
+from spark_client.steps import NO_LIMITS, GroupedSide, GroupStage, MapStage, run
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=6), max_size=8)
@@ -113,18 +113,13 @@ def test_a_groups_result_stays_when_the_next_group_is_worked_on(
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-@given(rows=ROWS, odd=st.booleans())
-def test_a_writer_may_gather_batches(partitions: int, rows: list[list[tuple[int, int]]], odd: bool) -> None:
-    """And copy some at once, which then are not copied before."""
-
-    def keeps(batch: Any) -> bool:
-        return bool(batch.num_rows % 2) is odd
-
+@given(rows=ROWS)
+def test_a_writer_may_gather_batches(partitions: int, rows: list[list[tuple[int, int]]]) -> None:
     coalescer = Coalescer(SCHEMA, partitions)
     frames: list[Any] = []
-    for batch in run((reuses(rows),), iter([]), Pass(keeps)):
+    for batch in run((reuses(rows),), iter([])):
         partition_of = batch.column("k").to_numpy() % partitions
-        frames += coalescer.add(batch, partition_of, at_once=not keeps(batch))
+        frames += coalescer.add(batch, partition_of)
     frames += coalescer.finish()
     given_rows = list(itertools.chain(*rows))
     expected = [row for part in range(partitions) for row in given_rows if row[0] % partitions == part]
@@ -141,7 +136,7 @@ def test_columns_that_only_pass_through_are_not_copied() -> None:
         for batch in batches:
             yield pa.record_batch([batch.column(0).slice(1), pa.array(made)], schema=SCHEMA)
 
-    (found,) = run((map_stage(adds),), iter([source]), Pass(kept=True))
+    (found,) = run((map_stage(adds),), iter([source]))
     addresses = [column.buffers()[1].address for column in found.columns]
     assert addresses[0] == source.column(0).buffers()[1].address
     made[:] = -1
@@ -186,10 +181,3 @@ def test_a_copy_shares_nothing_whatever_the_type(array: Any, times: int) -> None
         assert copy.equals(batch)
         shared = allocations(copy.columns).keys() & allocations([part]).keys()
         assert not shared
-
-
-def test_stages_are_told_apart_by_whether_the_last_batch_is_kept() -> None:
-    """A caller that encodes each batch before it asks for the next needs no copy."""
-    stages: tuple[Stage, ...] = (reuses([[(1, 1)], [(2, 2)]]),)
-    assert rows_of(list(run(stages, iter([])))) == [(-1, -1), (-1, -1)]
-    assert [row for batch in run(stages, iter([])) for row in rows_of([batch])] == [(1, 1), (2, 2)]

@@ -30,9 +30,8 @@ UTC = dt.UTC
         (pa.array([Decimal("2.00")]), pa.array([2], pa.int32()), True),
         (pa.array([Decimal("0.5")]), pa.array([0.5]), True),
         (pa.array(["a"]), pa.array(["a"], pa.large_string()), True),
-        (pa.array(["a"], pa.string_view()), pa.array(["a"]), True),
-        (pa.array([b"a"]), pa.array([b"a"], pa.binary_view()), True),
-        (pa.array(["a"]).dictionary_encode(), pa.array(["a "]), False),
+        (pa.array([b"a"]), pa.array([b"a"], pa.large_binary()), True),
+        (pa.array(["a"]), pa.array(["a "]), False),
         (pa.array([b"\0"]), pa.array([b""]), False),
         (pa.array([True]), pa.array([True]), True),
         (pa.array([dt.date(2020, 1, 1)]), pa.array([dt.date(2020, 1, 1)]), True),
@@ -82,14 +81,6 @@ def test_nested_keys_are_refused_and_no_cast_is_advised(kind: pa.DataType) -> No
     ) as refused:
         KeyForm.of(kind, kind, "key 'k'")
     assert "cast" not in str(refused.value)
-
-
-def test_a_column_of_another_type_than_that_of_the_plan_is_refused() -> None:
-    form = KeyForm.of(pa.int32(), pa.int64(), "key")
-    with pytest.raises(InvalidRequest, match="double"):
-        form.normal(pa.array([1.0]))
-    with pytest.raises(InvalidRequest, match="string"):
-        form.normal(pa.array(["1"]))
 
 
 def test_a_slice_has_the_normal_form_of_its_rows() -> None:

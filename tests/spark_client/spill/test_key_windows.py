@@ -28,13 +28,10 @@ SCHEMA = pa.schema(
         ("row", pa.int64()),
         ("text", pa.string()),
         ("list", pa.list_(pa.struct([("x", pa.int16())]))),
-        ("coded", pa.dictionary(pa.int8(), pa.string())),
         ("nothing", pa.null()),
     ],
     metadata={b"of": b"a side"},
 )
-PLAIN = pa.schema([field for field in SCHEMA if field.name != "coded"], SCHEMA.metadata)
-"""Without dictionaries, which each extent has."""
 
 
 def by_key(batch: pa.RecordBatch) -> NDArray[np.uint64]:
@@ -47,7 +44,7 @@ def few(batch: pa.RecordBatch) -> NDArray[np.uint64]:
     return shared
 
 
-def batches_of(keys: Sequence[Sequence[int | None]], schema: pa.Schema = SCHEMA) -> list[pa.RecordBatch]:
+def batches_of(keys: Sequence[Sequence[int | None]]) -> list[pa.RecordBatch]:
     """A batch for each list of keys, with values made from the rows' numbers."""
     found, row = [], 0
     for some in keys:
@@ -58,12 +55,11 @@ def batches_of(keys: Sequence[Sequence[int | None]], schema: pa.Schema = SCHEMA)
             "row": list(numbers),
             "text": [None if n % 5 == 0 else "t" * (n % 7) for n in numbers],
             "list": [None if n % 4 == 0 else [{"x": n % 100}] * (n % 3) for n in numbers],
-            "coded": [None if n % 3 == 0 else f"{n % 4}" for n in numbers],
             "nothing": [None for _ in numbers],
         }
-        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        arrays = [pa.array(columns[field.name], field.type) for field in SCHEMA]
         # A slice, as what a stage may give.
-        whole = pa.concat_batches([pa.RecordBatch.from_arrays(arrays, schema=schema)] * 2)
+        whole = pa.concat_batches([pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)] * 2)
         found.append(whole.slice(len(some)))
     return found
 
@@ -94,16 +90,15 @@ def _fits(window: Window, memory: TaskMemory) -> None:
 
 KEYS = st.lists(st.lists(st.one_of(st.none(), st.integers(-3, 3)), max_size=30), max_size=12)
 BUDGETS = st.sampled_from([0, 1, 700, 5_000, 20_000, 1 << 20])
-SCHEMAS = st.sampled_from([SCHEMA, PLAIN])
 
 
 @settings(max_examples=examples(0.6))
-@given(st.lists(KEYS, min_size=1, max_size=2), BUDGETS, st.sampled_from([by_key, few]), SCHEMAS)
+@given(st.lists(KEYS, min_size=1, max_size=2), BUDGETS, st.sampled_from([by_key, few]))
 def test_windows_have_each_row_once_the_rows_of_a_hash_together_and_in_order(
-    keys: list[list[list[int | None]]], budget_bytes: int, hashes: Any, schema: pa.Schema
+    keys: list[list[list[int | None]]], budget_bytes: int, hashes: Any
 ) -> None:
     memory = TaskMemory(budget_bytes)
-    sides = [batches_of(some, schema) for some in keys]
+    sides = [batches_of(some) for some in keys]
     found = seen(sides, [hashes] * len(sides), memory)
     for number, side in enumerate(sides):
         expected: dict[int, list[dict[str, Any]]] = {}
@@ -140,7 +135,7 @@ def test_what_fits_is_one_window_without_a_hash_and_without_a_file() -> None:
 def test_one_giant_hash_is_read_again_and_again_and_the_others_are_ordinary() -> None:
     keys = [[7] * 400 + [number] for number in range(40)]
     memory = TaskMemory(26 << 10)
-    found = seen([batches_of(keys, PLAIN)], [by_key], memory)
+    found = seen([batches_of(keys)], [by_key], memory)
     (giant,) = [window for one_hash, window in found if one_hash]
     assert [row["row"] for row in giant[0]] == [
         n for n, key in enumerate(k for some in keys for k in some) if key == 7
@@ -165,43 +160,11 @@ def test_a_key_with_most_rows_of_either_side_is_written_once() -> None:
         assert memory.spilled_bytes < 1.3 * sum(batch.nbytes for each in sides for batch in each)
 
 
-@pytest.mark.parametrize("dictionaries", [3, pytest.param(1, marks=pytest.mark.long)])
-def test_rows_with_large_dictionaries_are_written_about_once(dictionaries: int) -> None:
-    """A dictionary of a tenth of the budget would come again with each of thousands of extents."""
-    words = [[f"{number:>40}" for number in range(i, i + 2_500)] for i in range(0, 300 * dictionaries, 300)]
-    kinds = [pa.array(some) for some in words]
-    random = np.random.default_rng(1)
-
-    def side() -> Iterator[pa.RecordBatch]:
-        for number in range(60):
-            keys = random.integers(0, 1 << 30, 5_000).astype(np.int32)
-            codes = pa.array((keys % 2_500).astype(np.int32))
-            coded = pa.DictionaryArray.from_arrays(codes, kinds[number % dictionaries])
-            yield pa.record_batch({"k": keys, "coded": coded})
-
-    memory = TaskMemory(1 << 20)
-    data_bytes = 60 * 5_000 * 8
-    before_bytes = pa.total_allocated_bytes()
-    rows = count = 0
-    for window in windows([side()], [by_key], memory):
-        assert pa.total_allocated_bytes() - before_bytes < 2 * memory.budget_bytes
-        count += 1
-        for batch in window.sides[0]:
-            rows += batch.num_rows
-            if not count % 20:
-                found = np.array(batch.column("coded").cast(pa.string()).to_pylist())
-                offsets = found.astype(int) - np.asarray(batch.column("k")) % 2_500
-                assert set(offsets) <= {300 * number for number in range(dictionaries)}
-    assert rows == 300_000
-    assert count < 200
-    assert memory.spilled_bytes < 1.5 * data_bytes
-
-
 @pytest.mark.long
 def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> None:
     few_rows = [[7, *range(100, 200)] for _ in range(10)]
     keys = [*few_rows, *([7] * 100 for _ in range(30)), *few_rows, *([7] * 100 for _ in range(30))]
-    found = seen([batches_of(keys, PLAIN)], [by_key], TaskMemory(11 << 10))
+    found = seen([batches_of(keys)], [by_key], TaskMemory(11 << 10))
     (giant,) = [window for one_hash, window in found if one_hash]
     expected = [n for n, key in enumerate(k for some in keys for k in some) if key == 7]
     assert [row["row"] for row in giant[0]] == expected
@@ -211,7 +174,7 @@ def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> Non
 def test_small_budgets_split_lists_again_and_again() -> None:
     generator = random.Random(1)
     keys = [[generator.choice((5, generator.randrange(1000))) for _ in range(20)] for _ in range(40)]
-    sides = [batches_of(keys, PLAIN), batches_of(keys[:3], PLAIN)]
+    sides = [batches_of(keys), batches_of(keys[:3])]
     memory = TaskMemory(1_500)
     found = seen(sides, [by_key, by_key], memory)
     assert sum(len(window[0]) for _, window in found) == 800

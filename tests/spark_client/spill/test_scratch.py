@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flight_server.protocol.errors import CorruptFrame, OutOfBudget
-from spark_client.spill.scratch import Parked, Scratch, SharedHead
+from spark_client.spill.scratch import Scratch
 
 
 def batch_of(rows: int, start: int = 0) -> pa.RecordBatch:
@@ -131,25 +131,3 @@ def test_a_closed_scratch_refuses_new_batches_and_reads_old_ones() -> None:
     with pytest.raises(ValueError, match="closed"):
         scratch.park([batch_of(1)])
     assert scratch.read(parked) == [batch_of(3)]
-
-
-def test_damage_after_a_head_is_a_loud_error() -> None:
-    def parked() -> tuple[Scratch, Parked, list[Parked]]:
-        scratch = Scratch()
-        shared = SharedHead(scratch)
-        places = [shared.park(batch_of(rows)) for rows in (10, 2000)]
-        return scratch, places[0][0], [rows for _, rows in places]
-
-    scratch, head, rows = parked()
-    os.ftruncate(head.segment.fd, scratch.written_bytes - 1)
-    with pytest.raises(CorruptFrame, match="too early"):
-        list(scratch.read_after(head, rows))
-    for number in (0, 1):
-        scratch, head, rows = parked()
-        os.pwrite(head.segment.fd, bytes(rows[number].size_bytes), rows[number].offset)
-        with pytest.raises(CorruptFrame):
-            list(scratch.read_after(head, rows))
-    scratch, head, rows = parked()
-    os.pwrite(head.segment.fd, bytes(head.size_bytes), head.offset)
-    with pytest.raises(CorruptFrame):
-        list(scratch.read_after(head, rows))

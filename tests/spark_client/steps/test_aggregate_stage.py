@@ -303,7 +303,7 @@ def peak(keys: Sequence[str], wanted: Sequence[tuple[str, str]], directory: str)
             rows = {"k": k.astype(np.int32), "v": k, "f": k.astype(np.float64)}
             yield partial.reduction.lift(pa.record_batch(rows))
 
-    for _ in run([final], lifted(), Pass(kept=True, memory=memory)):
+    for _ in run([final], lifted(), Pass(memory=memory)):
         pass
     return pa.default_memory_pool().max_memory(), memory.spilled_bytes
 

@@ -4,7 +4,7 @@ block; those of a ``RunFile`` (``run_files``) are read from disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, array_over, unique
 from flight_server.memory import Reservation
 
+from .hits import BlockHits, Hits
 from .layout import Layout
 from .updates import DELETE, Numbers, Updates
 
@@ -209,44 +210,23 @@ class Run:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
         return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
-    def parts_of(self, hashes: Hashes, last: int | None = None) -> Iterator[Updates]:
-        """The updates with one of these hashes, which are sorted and unique, block by block; if ``last`` is given, at
-        least so many of the greatest of each key.
-        """
-        for number, some in self.blocks_with(hashes):
-            yield self.block(number).of_hashes(some, last)
-
-    def bytes_of(self, hashes: Hashes) -> NDArray[np.float64]:
-        """How many bytes the updates of each of these hashes have."""
-        sizes = np.zeros(len(hashes))
-        for number, some in self.blocks_with(hashes):
-            block = self.blocks[number]
-            counts = self.block(number).counts_of(some)
-            sizes[np.searchsorted(hashes, some)] += counts * (block.size_bytes / block.rows)
-        return sizes
-
-    def counts_of(self, hashes: Hashes) -> Numbers:
-        """How many rows have each of these hashes."""
-        counts = np.zeros(len(hashes), np.int64)
-        for number, some in self.blocks_with(hashes):
-            counts[np.searchsorted(hashes, some)] += self.block(number).counts_of(some)
-        return counts
-
-    def blocks_with(self, hashes: Hashes) -> Iterator[tuple[int, Hashes]]:
-        """The numbers of the blocks that may have some of these hashes, and which."""
-        if not len(hashes) or not self.blocks:
-            return
+    def hits(self, hashes: Hashes) -> Hits:
+        """Where it has these hashes, which are sorted and unique."""
         if len(self.blocks) == 1:
-            yield 0, hashes
-            return
-        # A hash may lie in several blocks: in all from the first whose greatest hash is not below it.
-        first = np.searchsorted(self._highs, hashes, "left")
-        last = np.searchsorted(self._lows, hashes, "right")
-        touched = np.zeros(len(self.blocks) + 1, np.int64)
-        np.add.at(touched, first, 1)
-        np.add.at(touched, np.maximum(first, last), -1)
-        for number in np.flatnonzero(np.cumsum(touched[:-1])).tolist():
-            yield number, hashes[(first <= number) & (last > number)]
+            spans = [(0, 0, len(hashes))]
+        else:
+            starts = np.searchsorted(hashes, self._lows, "left")
+            stops = np.searchsorted(hashes, self._highs, "right")
+            numbers = np.flatnonzero(starts < stops)
+            spans = list(
+                zip(*(each.tolist() for each in (numbers, starts[numbers], stops[numbers])), strict=True)
+            )
+        blocks = []
+        for number, start, stop in spans:
+            updates, block = self.block(number), self.blocks[number]
+            ends = updates.ends_of(hashes[start:stop])
+            blocks.append(BlockHits(start, updates, *ends, block.size_bytes / block.rows))
+        return Hits(len(hashes), blocks)
 
     def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
         """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above

@@ -149,15 +149,16 @@ class Updates:
         start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
         return self.slice(start, int(np.searchsorted(self.hashes, np.uint64(high), "right")))
 
-    def counts_of(self, hashes: Hashes) -> Numbers:
-        starts, ends = self._ends_of(hashes)
-        return ends - starts
+    def ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
+        """For each of these sorted and unique hashes the place of its first row, and behind its last one."""
+        return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
-    def of_hashes(self, hashes: Hashes, last: int | None = None, above: Numbers | None = None) -> Updates:
-        """The rows with one of these hashes, which are sorted and unique; if ``last`` is given, at least so many of the
+    def at(
+        self, starts: Numbers, ends: Numbers, last: int | None = None, above: Numbers | None = None
+    ) -> Updates:
+        """The rows of hashes that are at these places (:meth:`ends_of`); if ``last`` is given, at least so many of the
         greatest of each key; if ``above`` is given, only those of versions above that of their hash. May share memory.
         """
-        starts, ends = self._ends_of(hashes)
         places: Numbers | None = None
         if above is not None:
             counts = ends - starts
@@ -169,14 +170,10 @@ class Updates:
             return self.slice(0, 0)
         if last is not None and most > last and not self._collides:
             starts = np.maximum(starts, ends - last)
-        if places is None and len(hashes) == 1:
+        if places is None and len(starts) == 1:
             return self.slice(int(starts[0]), int(ends[0]))
         chosen = ranges(starts, ends - starts)
         return self.take(chosen if places is None else places[chosen])
-
-    def _ends_of(self, hashes: Hashes) -> tuple[Numbers, Numbers]:
-        """For each of these hashes the place of its first row, and behind its last one."""
-        return self.hashes.searchsorted(hashes, "left"), self.hashes.searchsorted(hashes, "right")
 
     @cached_property
     def _differ_in_hash(self) -> bool:

@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,16 +19,9 @@ from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.crash_points import CrashPoints, Image
 from tests.support.keep_model import SCHEMA, Row
-from tests.support.ram_directory import ram_directory
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
 Update = tuple[Row, int]
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 @pytest.fixture(autouse=True)

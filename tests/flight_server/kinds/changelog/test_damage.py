@@ -38,16 +38,9 @@ from tests.support.callers import anyone
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA, Row
 from tests.support.polling import eventually
-from tests.support.ram_directory import ram_directory
 from tests.support.stored_rows import damage
 
 LATEST = {"rule": "latest", "key": ["key"], "order_by": ["time"]}
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,6 @@ from flight_server.records import DiskTrouble
 from tests.support.background_tasks import idle
 from tests.support.changelog_store import NAME, Engine, snapshot_of
 from tests.support.crash_points import CrashPoints, Image
-from tests.support.ram_directory import ram_directory
 from tests.support.stored_rows import damage, put_back, rows_of
 
 TARGET = "latencies"
@@ -85,12 +84,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writes, "CHUNK_ROWS", 20)
     monkeypatch.setattr(emitting, "MARK_SECONDS", 0.01)
     monkeypatch.setattr(emitting, "TROUBLE_SECONDS", 0.01)
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 @pytest.fixture

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from flight_server.protocol import Conflict, Transaction
 from tests.support.changelog_store import NAME, Engine
 from tests.support.keep_model import SCHEMA
-from tests.support.ram_directory import ram_directory
-
-
-@pytest.fixture
-def base() -> Iterator[Path]:
-    with ram_directory() as path:
-        yield path
 
 
 async def put(engine: Engine, transaction: Transaction) -> int | str:

@@ -84,8 +84,17 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
             if after < version <= upto
         ]
     assert listed(file.between(low, high)) == listed(memory.between(low, high))
-    parts = Updates.in_order(memory.layout, list(file.parts_of(some)))
-    assert listed(parts) == listed(memory.updates.of_hashes(some))
+    count = data.draw(st.integers(0, len(some)))
+    expected = [
+        each
+        for hash_, each in zip(memory.updates.hashes.tolist(), listed(memory.updates), strict=True)
+        if hash_ in some[:count].tolist()
+    ]
+    for run in (file, memory):
+        hits = run.hits(some)
+        assert listed(Updates.in_order(memory.layout, list(hits.parts(count)))) == expected
+        assert hits.counts()[:count].sum() == len(expected)
+        assert (hits.sizes_bytes() > 0).tolist() == (hits.counts() > 0).tolist()
     assert file.ends() == memory.ends()
     lows = np.unique(np.append(some, np.uint64(0)))
     for since, version in ((0, 9), (after, upto), (9, 9)):

@@ -57,7 +57,7 @@ def test_joined_parts_are_sorted_by_hash_key_order_columns_and_version(
     keys = [rows[start][0] for start in joined.key_starts]
     assert len(set(keys)) == len(keys), "rows of one key are neighbours"
     for wanted in ([], sorted(set(joined.hashes.tolist()))[:2]):
-        part = joined.of_hashes(np.array(wanted, np.uint64))
+        part = joined.at(*joined.ends_of(np.array(wanted, np.uint64)))
         assert listed(part) == [
             each for hash_, each in zip(joined.hashes.tolist(), found, strict=True) if hash_ in wanted
         ]
@@ -86,7 +86,7 @@ def test_a_column_of_any_type_is_sorted_and_consolidated(name: str, keep: KeepRu
 def test_updates_that_tell_of_no_row_are_empty() -> None:
     empty = Updates.joined(latest(), [])
     assert (len(empty), empty.size_bytes, empty.retractions, len(empty.row_starts)) == (0, 0, 0, 0)
-    assert listed(empty.of_hashes(np.array([1], np.uint64))) == []
+    assert listed(empty.at(*empty.ends_of(np.array([1], np.uint64)))) == []
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), max_size=6))
