@@ -119,6 +119,7 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     return RDD(rdd.asJavaRDD(), spark, spark.serializer)
 
 
+_SETTINGS = "flight_shuffle_settings"
 _CLASSES = ("PythonRDD", "PythonUtils", "SimplePythonFunction")
 
 
@@ -149,6 +150,17 @@ def collected(rdd: Any) -> list[Any]:
         if cause is None or not cause.getClass().getName().endswith(".PythonException"):
             raise
         raise PythonException(origin=cause) from None
+
+
+def settings_text(spark: Any) -> str | None:
+    """All that was set in a session of Spark Classic: another text after any change. None of another session."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return None
+    if _SETTINGS not in vars(session):
+        # Its map, which is one object for the session's life.
+        vars(session)[_SETTINGS] = session.sessionState().conf().settings()
+    return str(vars(session)[_SETTINGS].toString())
 
 
 def session_tag(spark: Any) -> str:
@@ -212,5 +224,6 @@ __all__ = [
     "numbers_rdd",
     "run_daemon",
     "session_tag",
+    "settings_text",
     "worker_connection",
 ]
