@@ -287,11 +287,12 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def _register(self, spark: SparkSession) -> None:
         from spark_client.datasource import Registered  # noqa: PLC0415 - as above
+        from spark_client.pyspark_parts import register_source  # noqa: PLC0415 - as above
 
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
-        spark.dataSource.register(Registered(servers.main, location))  # type: ignore[arg-type]  # makes the source
+        register_source(spark, Registered(servers.main, location))
 
     # Spark's rows: pipelines, scans, results and broadcasts.
 

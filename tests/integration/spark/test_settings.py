@@ -171,6 +171,30 @@ def test_without_a_location_a_local_master_has_an_embedded_server(spark: SparkSe
         assert ShuffleClient.getOrCreate(spark, location="embedded") is client
 
 
+def test_the_source_of_a_client_replaces_another_without_a_warning(
+    spark: SparkSession, server: ServerProcess
+) -> None:
+    from spark_client import FlightDataSource
+
+    jvm: Any = spark._jvm
+    log4j, logged = jvm.org.apache.logging.log4j, jvm.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, logged, "test", False, True)
+    appender.start()
+    log4j.LogManager.getRootLogger().addAppender(appender)
+    logger = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.WARN)
+    try:
+        with ShuffleClient(server.location, token=TOKEN) as client:
+            client.register(spark)
+            client.register(spark)
+        assert "replaced" not in logged.toString()
+        spark.dataSource.register(FlightDataSource)  # those of others are logged as before
+        assert "The data source flight replaced" in logged.toString()
+    finally:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+        log4j.LogManager.getRootLogger().removeAppender(appender)
+
+
 def _without_defaults(spark: SparkSession) -> None:
     from spark_client import FlightDataSource
 
