@@ -468,7 +468,8 @@ class ShuffleClient(DatasetCalls, Closable):
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        """Whether :meth:`close` was called, or the embedded server has ended by itself."""
+        return self._closed or (self._embedded is not None and self._embedded.ended)
 
     def close(self) -> None:
         """Drop the client's results and broadcasts, end threads, connections, embedded server and those in executors.

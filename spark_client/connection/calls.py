@@ -104,8 +104,8 @@ class EmbeddedEnded(Unreachable):
         """``what`` was on the server; ``error`` is that of the connection."""
         reason = error.detail.get("reason", error.message)
         return cls(
-            f"{what} is gone: its server was embedded in a ShuffleClient that was closed, or whose driver has ended; "
-            f"make a new client, and run the program again ({reason})",
+            f"{what} is gone: its server was embedded in a ShuffleClient that was closed, or has ended by itself or "
+            f"with its driver; make a new client, and run the program again ({reason})",
             **(error.detail | {"reason": reason}),
         )
 
