@@ -1,6 +1,6 @@
 """Names that PySpark does not document, or has only in some of the versions that this package supports: its rules for
 schemas and for the annotations of functions, its pickler, and its inner parts for jobs without a query, for the
-admission control of streams, for Ctrl-C during a call of the JVM, and for the worker's connection.
+admission control of streams, for Ctrl-C during a call of the JVM, for the JVM's log, and for the worker's connection.
 
 Nothing else here imports such names (``tests/test_layout.py``), and a test has all of them in every version.
 """
@@ -88,6 +88,23 @@ def make_active(spark: Any) -> None:
     """Make it the active session of this thread's connection to the JVM, which is a new one after Ctrl-C."""
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
+
+def register_source(spark: Any, source: Any) -> None:
+    """``spark.dataSource.register``, without Spark's warning that another source of that name is replaced."""
+    log4j = None if "connect" in type(spark).__module__ else spark._jvm.org.apache.logging.log4j
+    # Py4J gives a JavaPackage for a class that there is not, as in a JVM that logs by another library.
+    if log4j is None or type(log4j.core.config.Configurator).__name__ == "JavaPackage":
+        spark.dataSource.register(source)
+        return
+    level = log4j.LogManager.getLogger(_SOURCES).getLevel()
+    log4j.core.config.Configurator.setLevel(_SOURCES, log4j.Level.ERROR)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        log4j.core.config.Configurator.setLevel(_SOURCES, level)
+
+
+_SOURCES = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 Numbered = Callable[[int, Iterator[Any]], Iterator[Any]]
 
