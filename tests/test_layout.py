@@ -66,7 +66,7 @@ GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_
 ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
-        "flight_server/host/unused_libraries.py",
+        "flight_server/host/arrow_pages.py",
         "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
         "spark_client/commands/application.py",
