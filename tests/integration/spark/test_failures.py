@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 # Each task may fail once, so that Spark tries again.
 TASKS = 8
+LEASE_SECONDS = 6.0
 SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 
@@ -121,20 +122,21 @@ def test_a_task_may_compute_for_one_batch_for_longer_than_a_server_waits_for_a_p
 
     with (
         ServerProcess.start(http_port=0, put_idle_seconds=1) as server,
-        ShuffleClient(server.location) as client,
+        ShuffleClient(server.location, lease_seconds=LEASE_SECONDS) as client,
         closing(RemoteServer(server.location)) as remote,
         ThreadPoolExecutor() as threads,
     ):
 
-        def silent_for_longer() -> int:
-            waits = remote.action("why")["waits"]
-            return sum(each["waiting_for"] == "writer" and each["deadline_seconds"] > 1 for each in waits)
+        def held_by_the_driver() -> int:
+            """The puts that are silent for longer than the lease with which they began."""
+            waits = [each for each in remote.action("why")["waits"] if each["waiting_for"] == "writer"]
+            return sum(each["deadline_seconds"] > 2 * LEASE_SECONDS for each in waits)
 
         rows = spark.range(0, 40_000, 1, 2).selectExpr("id", "repeat('x', 100) AS s")
         pipeline = client.pipeline(rows).mapInArrow(computes, rows.schema).repartition(2, "id")
         running = threads.submit(lambda: pipeline.toDF().count())
         try:
-            eventually(silent_for_longer, 2)
+            eventually(held_by_the_driver, 2)
         finally:
             computed.touch()
         assert running.result() == 50 * 40_000
