@@ -23,6 +23,7 @@ import typer
 import uvloop
 from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
+from structlog.stdlib import ProcessorFormatter
 
 from flight_server import config
 from flight_server.access import Authenticator, TokenFileRefused
@@ -47,24 +48,31 @@ _log = structlog.get_logger("flight_server")
 
 
 def _configure_logs(settings: config.Settings) -> None:
-    """Send logs to standard error; only the ready line goes to standard output."""
+    """Send logs to standard error, also those of libraries, such as asyncio's; only the ready line goes to standard
+    output.
+    """
     renderer: Any = structlog.processors.JSONRenderer()
     if settings.log_format == "text":
         # Plain tracebacks: structlog's default prints local variables, and with them users' data.
         renderer = structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
+    level = getattr(logging, settings.log_level.upper())
+    added: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso")]
+    rendered = [structlog.processors.format_exc_info, renderer]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, settings.log_level.upper())),
+        processors=[structlog.contextvars.merge_contextvars, *added, *rendered],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
     )
+    of_libraries = logging.StreamHandler()
+    of_libraries.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *added],
+            processors=[ProcessorFormatter.remove_processors_meta, *rendered],
+        )
+    )
+    logging.basicConfig(handlers=[of_libraries], level=max(logging.WARNING, level))
 
 
 def _announce(ready: list[dict[str, Any]], log_format: str) -> None:

@@ -3,6 +3,10 @@
 The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capitals, the TOML key its name, the flag
 its name with dashes. No other module reads the environment. Sizes are as ``protocol.parse_size`` takes them, and not in
 the other forms of pydantic's. Times are seconds.
+
+A variable with the prefix that is no setting's is refused, as a key of the TOML is. Kubernetes sets some in each pod
+for a service named ``flight-server``, or ``flight-server-`` and more, among them ``FLIGHT_SERVER_PORT``: these do not
+count.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ByteSize, Field, InstanceOf, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -25,7 +30,14 @@ from pydantic_settings import (
 from flight_server.access import FlightLocation
 from flight_server.host import default_bases, machine
 from flight_server.memory import MIN_MEMORY_LIMIT_BYTES
-from flight_server.protocol import DEFAULT_HTTP_PORT, DEFAULT_PORT, InvalidRequest, check_prefix, parse_size
+from flight_server.protocol import (
+    DEFAULT_HTTP_PORT,
+    DEFAULT_PORT,
+    InvalidRequest,
+    check_prefix,
+    did_you_mean,
+    parse_size,
+)
 
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?", re.ASCII)
 DEFAULT_MEMORY_SHARE = 0.5
@@ -227,9 +239,10 @@ class Settings(BaseSettings):
         900.0,
         ge=0,
         description="a put whose client sends no message for so long fails, and so does the pull of a source that "
-        "gives none. Too low: Spark tasks that compute between two batches fail; so the default is 15 minutes. Too "
-        "high: a put whose client hangs keeps its memory and its partition; 0: never. Inside a message on the bulk "
-        "lane --stall-seconds counts",
+        "gives none. Too low: programs that compute between two batches fail; so the default is 15 minutes. Too "
+        "high: a put whose client hangs keeps its memory and its partition; 0: never. A put to a shuffle goes on "
+        "while a client renews the lease, as Spark's driver does for its tasks. Inside a message on the bulk lane "
+        "--stall-seconds counts",
     )
     hold_lag_seconds: float = Field(
         604_800.0,
@@ -392,7 +405,39 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, _Environment(settings_cls), TomlConfigSettingsSource(settings_cls)
+
+
+_ADDRESS = re.compile("(tcp|udp|sctp)://")
+
+
+class _Environment(EnvSettingsSource):
+    """The variables of settings. Raises ValueError: there is one of no setting."""
+
+    def __call__(self) -> dict[str, Any]:
+        services = [
+            name.removesuffix("_service_host") for name in self.env_vars if name.endswith("_service_host")
+        ]
+        known = {f"{self.env_prefix}{name}".upper() for name in self.settings_cls.model_fields}
+        texts: dict[str, str | None] = {}
+        for name, text in self.env_vars.items():
+            if not name.startswith(self.env_prefix.lower()) or any(
+                _is_of_service(name.removeprefix(service), text or "") for service in services
+            ):
+                continue
+            if name.upper() not in known:
+                near = did_you_mean(name.upper(), known)
+                raise ValueError(
+                    f"there is no setting for {name.upper()} in the environment{near}: see --help"
+                )
+            texts[name] = text
+        self.env_vars = texts
+        return super().__call__()
+
+
+def _is_of_service(rest: str, text: str) -> bool:
+    """Whether Kubernetes has set the variable that goes on so after the name of a service."""
+    return rest.startswith(("_service_", "_port_")) or (rest == "_port" and bool(_ADDRESS.match(text)))
 
 
 def load(flags: dict[str, Any], toml: Path | None = None) -> Settings:

@@ -20,7 +20,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -280,15 +280,18 @@ class ShuffleClient(DatasetCalls, Closable):
 
         A source that was registered before the package was shipped by hand does not find it: register it again.
         """
-        from spark_client.datasource import Registered  # noqa: PLC0415 - as above
-
         # Before: Spark keeps with a source the interpreter and the shipped files of the time when it was registered.
         self._owned().sessions.used(spark)
+        self._register(spark)
+        _registered[spark] = self
+
+    def _register(self, spark: SparkSession) -> None:
+        from spark_client.datasource import Registered  # noqa: PLC0415 - as above
+
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
         spark.dataSource.register(Registered(servers.main, location))  # type: ignore[arg-type]  # makes the source
-        _registered[spark] = self
 
     # Spark's rows: pipelines, scans, results and broadcasts.
 
@@ -478,11 +481,19 @@ class ShuffleClient(DatasetCalls, Closable):
                 ends.callback(self._embedded.close)
             ends.callback(self._server.close)
             ends.callback(self._servers.end)
-            if self._embedded is not None:
-                # Of several, too, from now on: a read that is open ends, and does not wait for a supervisor.
-                ends.callback(self._server.never_returns)
+            if self._embedded is not None and not self._server.embedded:
+                ends.callback(self._say_ended)
             if shuffles is not None:
                 ends.callback(shuffles.close)
+
+    def _say_ended(self) -> None:
+        """Of several embedded servers, too, none comes back from now on: a read that is open, and the source ``flight``
+        of a session, do not wait for the supervisor.
+        """
+        self._server.never_returns()
+        for spark in [spark for spark, client in _registered.items() if client is self]:
+            with suppress(Exception):  # the session may have ended
+                self._register(spark)
 
     def __enter__(self) -> Self:
         self._open()

@@ -53,16 +53,21 @@ class Waits:
         producer: int | None = None,
         peer: str | None = None,
         deadline_seconds: float | None = None,
-    ) -> Iterator[None]:
-        """List a wait while the block runs. ``what``: of :data:`ENDS`."""
+    ) -> Iterator[int]:
+        """List a wait while the block runs; its number. ``what``: of :data:`ENDS`."""
         self._next += 1
         key = self._next
         ends = ENDS[what] if deadline_seconds is None else None
         self._open[key] = (what, time.monotonic(), dataset, partition, producer, peer, deadline_seconds, ends)
         try:
-            yield
+            yield key
         finally:
             del self._open[key]
+
+    def extend(self, number: int, deadline_seconds: float) -> None:
+        """Give an open wait a later deadline, from its beginning on."""
+        what, since, dataset, partition, producer, peer, _, ends = self._open[number]
+        self._open[number] = (what, since, dataset, partition, producer, peer, deadline_seconds, ends)
 
     def __len__(self) -> int:
         return len(self._open)

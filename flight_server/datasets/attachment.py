@@ -50,9 +50,9 @@ class Attachment:
     def check_append(self, schema: pa.Schema, *, deletes: bool) -> None:
         """Raise InvalidRequest if ``append`` does not take rows of this schema, or keys to delete."""
 
-    def check_overwrite(self, dataset: Any, *, staged: bool = False, meanwhile: bool = False) -> None:
-        """Raise Conflict if another dataset may not take its name. ``staged``: the other one is a staged write.
-        ``meanwhile``: the other dataset was written before this one existed.
+    def check_overwrite(self, dataset: Any, *, meanwhile: bool = False) -> None:
+        """Raise Conflict if another dataset may not take its name. ``meanwhile``: that was written before this one
+        existed.
         """
 
     def not_sealed(self, dataset: Any) -> FlightShuffleError:

@@ -75,6 +75,11 @@ class Attempt:
         return f"dataset {self.dataset!r} producer {self.producer} attempt {self.attempt}"
 
     @property
+    def is_open(self) -> bool:
+        """Whether its producer may send more."""
+        return self.state is AttemptState.WRITING
+
+    @property
     def frame_count(self) -> int:
         return len(self._partitions)
 

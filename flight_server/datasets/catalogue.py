@@ -198,7 +198,7 @@ class Catalogue:
         known = self.staged.known(write, request.dataset)
         if known is not None:
             known.check_schema(schema)
-            known.touch()
+            known.renew()
             return known, False
         if old is not None:
             if repeated:

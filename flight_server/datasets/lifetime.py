@@ -11,6 +11,10 @@ Lease and retention
     Reads and writes renew the lease for each frame. An open stream alone does not, because a stalled one would keep
     the dataset for ever. No lease ends while the server itself holds a producer back (:meth:`Lifetime.held_back`). The
     retention in seconds counts from the first seal.
+
+Renewed
+    A client that renews the lease needs the dataset, and waits for what is written to it. So a producer of a shuffle
+    may be silent for as long as the last renewal lasts; a read or a write says nothing of other producers.
 """
 
 from __future__ import annotations
@@ -59,7 +63,8 @@ class Lifetime:
         self.retention = retention
         self.lease_seconds = lease_seconds
         self._clock = clock
-        self.used_at = clock()  # the last read or write
+        self.used_at = clock()  # the last read, write or renewal
+        self._renewed_at: float | None = None
         self._sealed_at: float | None = None
         self._held_back = 0
 
@@ -92,6 +97,18 @@ class Lifetime:
 
     def touch(self) -> None:
         self.used_at = self._clock()
+
+    def renew(self) -> None:
+        """Let the lease begin anew, by a client that says so; see "Renewed"."""
+        self.touch()
+        self._renewed_at = self.used_at
+
+    @property
+    def renewed_seconds(self) -> float:
+        """For how long the last renewal lasts from now on; not above 0 if there is none."""
+        if self.lease_seconds is None or self._renewed_at is None:
+            return 0.0
+        return self._renewed_at + self.lease_seconds - self._clock()
 
     @property
     def lease_left_seconds(self) -> float | None:

@@ -313,7 +313,7 @@ class Partition:
         yield from table.in_ram(0, positions[0] if positions else length)
         keep = 0 if near else NEAR_FRAMES
         for start, stop in pairwise([*positions, length]):
-            yield from table.in_ram_backwards(start + keep, stop)
+            yield from table.in_ram(start + keep, stop, backwards=True)
 
     def _check_step(self, verb: str) -> PartitionState:
         after = _AFTER.get((self.state, verb))

@@ -128,7 +128,7 @@ class StagedWrites:
         self._writes[_key(staged)] = self._by_generation[dataset.generation] = staged
         own_seconds = None if write is None else dataset.lease_seconds
         dataset.lease_seconds = min(own_seconds or WRITE_LEASE_SECONDS, WRITE_LEASE_SECONDS)
-        dataset.touch()
+        dataset.renew()
 
     def has_ended(self, write: str, name: str) -> bool:
         return (name, write) in self._ended
@@ -232,7 +232,7 @@ def check_mode(mode: WriteMode, old: Dataset, schema: SchemaMessage | None, *, d
     if mode is WriteMode.NEW:
         raise AlreadyExists.about(old.name, "exists; overwrite it, or choose another name")
     if mode is WriteMode.OVERWRITE:
-        old.attached.check_overwrite(old, staged=True)
+        old.attached.check_overwrite(old)
         check_as_durable(old, durable=durable)
         return
     if old.attached.append is not None:

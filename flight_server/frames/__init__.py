@@ -3,7 +3,7 @@
 from .builder import Checked, FrameBuilder
 from .decoder import COSTLY_HEADER_BYTES, Accepted, FrameDecoder, Inspected
 from .dictionary_rooms import DictionaryRooms
-from .encoder import TARGET_BYTES, Encoder
+from .encoder import TARGET_BYTES, Encoder, cut_to_messages
 from .joining import FrameJoiner
 from .message import (
     NO_DICTIONARIES,

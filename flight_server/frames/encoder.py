@@ -42,7 +42,7 @@ class Encoder:
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Checked]:
         """The messages of all batches. Blocks while ``batches`` blocks. Raises InvalidRequest: see "Sizes"."""
         for batch in self._coalesce(batches):
-            for piece in self._cut(batch):
+            for piece in cut_to_messages(batch, self._target_bytes, self._limit_bytes):
                 yield from self._messages(piece)
 
     def _coalesce(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -61,23 +61,6 @@ class Encoder:
             del batch
         if waiting:
             yield _concat(waiting)
-
-    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        size_bytes, rows = pa.ipc.get_record_batch_size(batch), batch.num_rows
-        pieces = -(-size_bytes // self._target_bytes)
-        slices = cut(batch, rows // pieces, pa.ipc.get_record_batch_size, limit_bytes=self._limit_bytes)
-        if len(slices) == 1:
-            if size_bytes > self._limit_bytes:
-                what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"
-                raise InvalidRequest(
-                    f"{what} has {size_bytes} bytes, more than a message may have ({self._limit_bytes}): raise "
-                    "--max-message, or leave its largest column out with 'columns'",
-                    limit_bytes=self._limit_bytes,
-                )
-            yield batch
-            return
-        for each in slices:
-            yield from self._cut(each)  # again, because rows differ in size
 
     def _messages(self, batch: pa.RecordBatch) -> Iterator[Checked]:
         self._writer.write_batch(batch)
@@ -106,6 +89,27 @@ class Encoder:
                 "--max-message, or give a schema with plain values",
                 limit_bytes=self._limit_bytes,
             )
+
+
+def cut_to_messages(batch: pa.RecordBatch, target_bytes: int, limit_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The rows in slices of at most ``target_bytes``, as far as they can be cut (``protocol.cutting``). Raises
+    InvalidRequest: a slice has more than ``limit_bytes``.
+    """
+    size_bytes, rows = pa.ipc.get_record_batch_size(batch), batch.num_rows
+    pieces = -(-size_bytes // target_bytes)
+    slices = cut(batch, rows // pieces, pa.ipc.get_record_batch_size, limit_bytes=limit_bytes)
+    if len(slices) > 1:
+        for each in slices:
+            yield from cut_to_messages(each, target_bytes, limit_bytes)  # again, because rows differ in size
+        return
+    if size_bytes > limit_bytes:
+        what = "a row" if rows == 1 else f"a batch of {rows} rows that share their buffers"
+        raise InvalidRequest(
+            f"{what} has {size_bytes} bytes, more than a message may have ({limit_bytes}): raise --max-message, or "
+            "leave its largest column out",
+            limit_bytes=limit_bytes,
+        )
+    yield batch
 
 
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

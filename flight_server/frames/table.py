@@ -115,17 +115,12 @@ class FrameTable(Records):
             self.add_placed(record)
         return record
 
-    def in_ram(self, start: int, stop: int) -> Iterator[Frame]:
+    def in_ram(self, start: int, stop: int, *, backwards: bool = False) -> Iterator[Frame]:
         """The frames in RAM from ``start`` to before ``stop``. None may enter or leave RAM during the iteration."""
-        if self._resident is not None and self._ranges is not None:
-            return map(self._resident.__getitem__, self._ranges.upwards(start, stop))
-        return iter(())
-
-    def in_ram_backwards(self, start: int, stop: int) -> Iterator[Frame]:
-        """The same, the last one first."""
-        if self._resident is not None and self._ranges is not None:
-            return map(self._resident.__getitem__, self._ranges.downwards(start, stop))
-        return iter(())
+        if self._resident is None or self._ranges is None:
+            return iter(())
+        numbers = self._ranges.downwards if backwards else self._ranges.upwards
+        return map(self._resident.__getitem__, numbers(start, stop))
 
     # Calls by the frames
 

@@ -54,6 +54,7 @@ class ShuffleKind(DatasetKind):
     def sink(self, command: PutCommand, dataset: Dataset | None, schema: SchemaMessage) -> AttemptSink:
         if command.create is not None:
             dataset, _ = self._created(_request(command, command.create), schema)
+            dataset.renew()
         assert dataset is not None
         if command.generation is not None:
             self.catalogue.find(command.dataset, command.generation)
@@ -133,6 +134,11 @@ class AttemptSink(FrameSink):
         self._attempt: Attempt = dataset.begin_attempt(command.producer, command.attempt)
         dataset.describe(schema)
         self._committed = False
+
+    @property
+    def silent_seconds(self) -> float:
+        """Until the lease ends that a client renews, which so waits for the attempt."""
+        return self.dataset.renewed_seconds if self._attempt.is_open else 0.0
 
     def place(self, metadata: bytes) -> int:
         try:

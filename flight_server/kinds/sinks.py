@@ -28,6 +28,11 @@ class Sink:
 
     dataset: Dataset
 
+    @property
+    def silent_seconds(self) -> float:
+        """For how long its client may be silent from now on, whatever the server's limit is; see ``receiving``."""
+        return 0.0
+
     async def commit(self, totals: Commit) -> dict[str, Any]:
         """Take the producer's commit; returns its answer."""
         raise NotImplementedError

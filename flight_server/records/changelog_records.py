@@ -143,7 +143,7 @@ class StoredChangelog:
     runs: list[tuple[str, int | None, list[list[int]]]]
     ranges: list[StoredRange]
     versions: list[StoredVersions]
-    folds: list[BegunFold]
+    fold: BegunFold | None
     holds: list[StoredHold]
     transactions: dict[str, Entry]
     forgotten: list[int]
@@ -473,7 +473,7 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
     runs = list(RUN.rows(connection, "dataset = ?", of_dataset))
     ranges = list(RANGE.rows(connection, "dataset = ? ORDER BY low", of_dataset))
     versions = list(VERSION.rows(connection, "dataset = ? ORDER BY first", of_dataset))
-    folds = FOLD.rows(connection, "dataset = ? ORDER BY upto", of_dataset)
+    fold = next(FOLD.rows(connection, "dataset = ?", of_dataset), None)
     holds = [
         StoredHold(*rest) for _, *rest in HOLD.rows(connection, "dataset = ? ORDER BY taken", of_dataset)
     ]
@@ -489,10 +489,7 @@ def _stored(connection: sqlite3.Connection, row: int, declared: DeclaredChangelo
         [(name, version, json.loads(blocks)) for _, name, version, blocks in runs],
         [StoredRange(low + (1 << 63), *rest) for _, low, *rest in ranges],
         [StoredVersions(*rest) for _, *rest in versions],
-        [
-            BegunFold(upto, fold_since, low + (1 << 63), high + (1 << 63))
-            for _, upto, fold_since, low, high in folds
-        ],
+        None if fold is None else BegunFold(*fold[1:3], *(end + (1 << 63) for end in fold[3:])),
         holds,
         transactions,
         forgotten,

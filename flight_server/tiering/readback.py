@@ -217,7 +217,7 @@ class ReadBack:
             partition=who.partition,
         )
 
-    def _wait(self, what: str) -> AbstractContextManager[None]:
+    def _wait(self, what: str) -> AbstractContextManager[int]:
         return self.waits.enter(what, **self.reader.facts)
 
     async def _reserve(self, size_bytes: int) -> Reservation:

@@ -18,9 +18,14 @@ Commits
 Deadlines
     A put's wait for its client is listed, with dataset, partition and producer once the first message has named them,
     and ends at a deadline, unless ``put_idle_seconds`` is 0: that is for the time between messages, generous, because a
-    Spark task may compute for minutes between two batches. ``stall_seconds`` is for the time inside a message, since
-    the last byte; the gRPC lane shows no parts of messages, so there a stall inside one counts as between two. The time
-    in which the server holds the producer back (``room_for_arrivals``) does not count.
+    program may compute for minutes between two batches. ``stall_seconds`` is for the time inside a message, since the
+    last byte; the gRPC lane shows no parts of messages, so there a stall inside one counts as between two. The time in
+    which the server holds the producer back (``room_for_arrivals``) does not count.
+
+    An attempt of a shuffle may be silent for longer, until the lease ends that its driver renews (``lifetime``): a
+    Spark task may compute for hours. The driver sees whether the task lives, and the server whether the connection
+    does: keepalive ends the put of a peer that has vanished, a seal or a drop leaves one without a lease. So what a
+    task does, such as a function that keeps the interpreter's lock, neither ends its put nor has to keep it.
 
 Answers
     A commit is answered with its totals. In a put without an attempt each app_metadata is echoed, as Arrow's
@@ -81,8 +86,8 @@ from .request_limits import check_size
 
 @dataclass(eq=False)
 class Producer:
-    """The client of one put. The receiver sets ``command`` when the first message has come. ``idle_seconds``: the
-    deadline between messages; None for no limit.
+    """The client of one put. The receiver sets ``command`` when the first message has come, and ``sink`` with the
+    schema. ``idle_seconds``: the deadline between messages; None for no limit.
     """
 
     admission: Admission
@@ -90,6 +95,7 @@ class Producer:
     idle_seconds: float | None
     stall_seconds: float
     command: PutCommand | None = None
+    sink: Sink | None = None
     rows: int = 0  # that were stored
     size_bytes: int = 0
     _known: dict[str, Any] | None = None  # the facts, once the command is known
@@ -112,10 +118,20 @@ class Producer:
         """Wait while ``arrivals`` is full; if it holds nothing there is no need to call this."""
         await self.admission.room_for_arrivals(self.peer)
 
-    def awaited(self) -> AbstractContextManager[None]:
+    def awaited(self) -> AbstractContextManager[int]:
+        """List the wait for its next message; the number of the wait."""
         return self.admission.waits.enter(
             "writer", peer=self.peer, deadline_seconds=self.idle_seconds, **(self._known or self._facts())
         )
+
+    def is_overdue(self, wait: int, silent_seconds: float) -> bool:
+        """Whether the ``wait``, which has lasted for so long, is to end. If not, it is listed with its new deadline."""
+        if self.idle_seconds is None or silent_seconds < self.idle_seconds:
+            return False
+        more_seconds = 0.0 if self.sink is None else self.sink.silent_seconds
+        if more_seconds > 0:
+            self.admission.waits.extend(wait, silent_seconds + more_seconds)
+        return more_seconds <= 0
 
     def stalled(self, *, inside: bool) -> ProducerStalled:
         if inside:
@@ -257,7 +273,7 @@ class _Put:
         if accepted.schema is not None:
             dataset = self._command.dataset
             schema = self._catalogue.schemas.hold(accepted.schema, dataset)
-            self._sink = self._open(self._command, schema)
+            self._sink = self._producer.sink = self._open(self._command, schema)
             self._builder = FrameBuilder(self._catalogue.budget.metadata, dataset)
             self._decoder.keeps_batches = isinstance(self._sink, BatchSink)
             return

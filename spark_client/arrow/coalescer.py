@@ -32,11 +32,6 @@ Memory
     9/8 of the budget, one frame and the batch being added. A single row above half of the budget adds twice its size. A
     frame shares nothing with the coalescer, so the caller may keep it.
 
-Slow rows
-    A server ends a put that is silent for ``put_idle_seconds``, 15 minutes by default. Therefore, once the stream of
-    the frames is open, or the first frame was taken, a batch that comes ``ROUND_SECONDS`` after the last frame ends the
-    round.
-
 Without columns only counts are kept: each partition gets one frame, at the end. A partition without rows gets none.
 
 Use
@@ -46,7 +41,6 @@ Use
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
@@ -208,7 +202,6 @@ class _Run:
 MIB = 1024 * 1024
 BLOCK_BYTES = 1 * MIB
 BLOCK_ROWS = 1024
-ROUND_SECONDS = 300.0
 _WIDE_ROW_BYTES = 64
 _KEPT = 8
 """The rows that begin the next round may take this part of the budget."""
@@ -217,7 +210,7 @@ Frames = Iterator[tuple[int, pa.RecordBatch]]
 
 
 class Coalescer:
-    """One gathering. ``has_begun``: the stream that takes the frames is open, see *Slow rows*.
+    """One gathering.
 
     TypeError: the schema's rows cannot be moved one by one (views, unions, run-end encoding).
     """
@@ -232,7 +225,6 @@ class Coalescer:
         max_frame_bytes: int = 3 * MIB,
         block_bytes: int = BLOCK_BYTES,
         block_rows: int = BLOCK_ROWS,
-        has_begun: bool = False,
     ) -> None:
         for field in schema:
             check_type(field.type, field.name)
@@ -258,7 +250,6 @@ class Coalescer:
         self._pending_bytes = 0
         self._pending_rows = 0
         self._held: dict[int, int] = {}
-        self._given_seconds = time.monotonic() if has_begun else None
 
     @property
     def buffered_bytes(self) -> int:
@@ -296,8 +287,6 @@ class Coalescer:
                 self._sort()
             if self.buffered_bytes >= self._round_bytes:
                 yield from self._gather()
-        if self._given_seconds is not None and time.monotonic() - self._given_seconds >= ROUND_SECONDS:
-            yield from self._gather(everything=True)
 
     def _pieces(self, batch: pa.RecordBatch) -> list[tuple[pa.RecordBatch, int]]:
         """The batch, halved until each piece fits half of a round or is a single row; with the pieces' sizes."""
@@ -361,7 +350,6 @@ class Coalescer:
         for partition in np.flatnonzero(~kept & (rows.counts > 0)).tolist():
             for frame in rows.frames(partition, self._target_bytes, self._max_bytes):
                 yield partition, frame
-                self._given_seconds = time.monotonic()
 
     def _choose(self, rows: SortedRows) -> NDArray[np.bool_]:
         """The partitions to keep: those below one frame, smallest first, as many as fit their part of the budget."""

@@ -97,14 +97,14 @@ class SourceOptions:
 
     def server(self) -> RemoteServer:
         """The server of the dataset, not connected yet. Patient from the first call on: a running stream plans each
-        batch in a new process, also while its server restarts.
+        batch in a new process, also while its server restarts. One that is embedded in a client does not.
         """
         text = self._values.get("location", self._location)
-        base, direct = ServerOptions(), False
-        if self._defaults is not None and text == self._location:
-            base, direct = self._defaults.options, self._defaults.direct
-        location = owner_of(self.dataset, text.split(","))
-        server = RemoteServer(location, direct=direct, **of_values(self._values, base))
+        base, is_embedded, is_direct = ServerOptions(), False, False
+        if (own := self._defaults) is not None and text == self._location:
+            base, is_embedded, is_direct = own.options, own.embedded, own.direct
+        location, options = owner_of(self.dataset, text.split(",")), of_values(self._values, base)
+        server = RemoteServer(location, embedded=is_embedded, direct=is_direct, **options)
         server.patient = True
         return server
 

@@ -109,19 +109,24 @@ def deleted_schema(options: SourceOptions, server: RemoteServer) -> Any:
     return pa.schema([changelog.schema.field(name) for name in changelog.key])
 
 
-def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -> Any:
-    """The schema for an append of rows of the schema ``schema``; None if there is no such dataset, nor is one made.
+def appended_schema(
+    options: SourceOptions, server: RemoteServer, schema: Any, *, makes: bool
+) -> tuple[Any, CreateRequest | None]:
+    """The schema for an append of rows of the schema ``schema``; None if there is no such dataset, nor is one to be
+    made. And the changelog that the options say, which this makes if it ``makes`` or there is one.
+
     Raises AlreadyExists, InvalidRequest: the name leads to no changelog, or to one with another keep rule.
     """
-    name, keep = options.dataset, options.get("changelog")
+    name, keep, changelog = options.dataset, options.get("changelog"), None
     has_diff = DIFF_COLUMN in schema.names
     try:
         known = server.schema(name)
     except NotFound:
         known = None
     if keep is not None:
+        makes = makes or known is not None
         known = known or pa.schema([field for field in schema if field.name != DIFF_COLUMN])
-        request = CreateRequest(
+        changelog = CreateRequest(
             name,
             Kind.CHANGELOG,
             schema=encoded_schema(known),
@@ -129,10 +134,11 @@ def appended_schema(options: SourceOptions, server: RemoteServer, schema: Any) -
             keep=keep if isinstance(keep, KeepRule) else None,
             delay_seconds=options.get("delay_seconds"),
         )
-        server.action("create", request.encode())
+        if makes:
+            server.action("create", changelog.encode())
     if known is not None and has_diff and (keep is not None or find(server, name).is_changelog):
-        return with_diff(known)
-    return known
+        known = with_diff(known)
+    return known, changelog
 
 
 JOINED_BYTES = 128 << 20
@@ -218,17 +224,20 @@ class RepeatedWrite(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Staging:
-    """One write. The rows of each task are a partition of their own, or with ``together`` a part of one."""
+    """One write. The rows of each task are a partition of their own, or with ``together``, of a stream, a part of one.
+    ``changelog`` is what the options say that it goes to.
+    """
 
     server: RemoteServer
     declared: Declared
     request: CreateRequest
     together: bool
+    changelog: CreateRequest | None = None
 
     @classmethod
     def of(cls, options: SourceOptions, struct: StructType, mode: WriteMode, *, together: bool) -> Staging:
-        """A write of rows of ``struct``. Asks the server for the schema that an append must have, and makes a changelog
-        if the options say so.
+        """A write of rows of ``struct``. Asks the server for the schema that an append must have. Makes a changelog if
+        the options say so; a stream's :meth:`make_changelog` does, with the first batch.
 
         Raises:
             InvalidRequest: no columns, an append whose rows cannot be cast to the schema of the dataset, a delete whose
@@ -241,13 +250,16 @@ class Staging:
             raise InvalidRequest(f"dataset {name!r}: the DataFrame has no columns to write", dataset=name)
         schema = utc_arrow_schema(struct)
         declared = Declared(f"dataset {name!r}", schema, by_name=True)
+        changelog: CreateRequest | None = None
         if mode in (WriteMode.APPEND, WriteMode.DELETE):
             if mode is WriteMode.DELETE:
                 declared = Declared(
                     f"delete of keys of changelog {name!r}", deleted_schema(options, server), by_name=True
                 )
-            elif (known := appended_schema(options, server, schema)) is not None:
-                declared = Declared(f"append to dataset {name!r}", known, by_name=True)
+            else:
+                known, changelog = appended_schema(options, server, schema, makes=not together)
+                if known is not None:
+                    declared = Declared(f"append to dataset {name!r}", known, by_name=True)
             # Refused here, not in a task.
             declared.cast(
                 pa.RecordBatch.from_arrays([pa.nulls(0, each.type) for each in schema], schema=schema)
@@ -263,7 +275,12 @@ class Staging:
             write=uuid.uuid4().hex,
             transaction=options.transaction,
         )
-        return cls(server, declared, request, together)
+        return cls(server, declared, request, together, changelog)
+
+    def make_changelog(self) -> None:
+        """Make the changelog, if there is none. Raises as the server's action ``create``."""
+        if self.changelog is not None:
+            self.server.action("create", self.changelog.encode())
 
     def stage(self, *, once: bool = False) -> dict[str, Any]:
         """Make the staged dataset, or find it; the server's answer. It is ``repeated`` if the dataset has the write's
@@ -323,7 +340,7 @@ class Staging:
         generation, places = str(staged["generation"]), tuple(staged.get("put_locations", ()))
         command = PutCommand(self.request.dataset, producer=producer, attempt=attempt, generation=generation)
         schema = self.declared.schema
-        coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES, has_begun=True)
+        coalescer = Coalescer(schema, 1, budget_bytes=WRITE_BUDGET_BYTES)
         with PutStream(self.server, command, schema, places, once=once) as stream:
             for batch in rows:
                 for _, frame in coalescer.add(batch):

@@ -146,6 +146,9 @@ class FlightStreamWriter(DataSourceStreamArrowWriter):
         query = next((each.query for each in messages if isinstance(each, StagedWrite) and each.query), None)
         after = None if self._overlooks_loss or batchId == 0 else batchId - 1
         transaction = None if query is None else Transaction(query, batchId, after)
+        if transaction is None or after is None:
+            # Not for a later batch, which is refused: a changelog that was dropped stays so.
+            self._staging.make_changelog()
         self._staging.seal(messages, transaction)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature

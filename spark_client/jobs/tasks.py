@@ -47,9 +47,10 @@ DECODED_TIMES = 8
 GATHERING_READ_BYTES = 16 * 1024 * 1024
 """Held of the arriving rows for a stage that gathers them: it takes them as fast as they come, until it writes them."""
 WRITE_BUDGET_BYTES = 64 * 1024 * 1024
-UNSEEN_LEASE_SECONDS = 3600.0
+UNSEEN_LEASE_SECONDS = 86_400.0
 """The least lease of a dataset on a server that a task has started. The driver renews it only when it learns of the
-server, by the report that Spark delivers at the end of the job.
+server, by the report that Spark delivers at the end of the job: so long may a job run after a server's last frame, or a
+task compute for its next one. The server ends with its executor.
 """
 _JOINED_ROWS = 64 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
@@ -343,7 +344,7 @@ class WriteTask:
         places, compression = destination.places.get(location), server.writing.compression
         counted = list[int]()
         with closing(self._frames(batches, producer, counted)) as frames:
-            # Before the put begins, which the server ends if it is silent for long.
+            # Before the put begins: a server that is started again meanwhile costs nothing.
             first = next(frames, None)
             with PutStream(server, command, schema, places, compression) as stream:
                 for partition, frame in chain(() if first is None else (first,), frames):

@@ -64,8 +64,6 @@ PARTS_AT_ONCE = 256
 _RECEIVE_BYTES = 16 << 10
 TLS_BLOCK_BYTES = 64 << 10
 HOLD_BYTES = 64 << 10
-HOLD_SECONDS = 5.0
-"""A writer that has sent nothing for so long sends its next batch at once: the server ends a put that is silent."""
 _NOT_THE_LANES = frozenset({400, 404, 405, 426, 501})
 """The statuses of a proxy, or of its server, that does not pass the upgrade; their bodies are not read."""
 
@@ -267,7 +265,7 @@ class BulkWriter:
             with self._errors():
                 self._duplex = Duplex(self._connection, server.timeouts.stall_seconds)
                 descriptor = flight.FlightDescriptor.for_command(command.encode()).serialize()
-                self._send(self._messages.opening(descriptor))
+                self._duplex.send(self._messages.opening(descriptor))
         except BaseException:
             self.abandon()
             raise
@@ -279,16 +277,15 @@ class BulkWriter:
     def write(self, batch: Any, metadata: bytes, *, hold: bool) -> None:
         with self._errors():
             self._messages.add(batch, metadata)
-            may_wait = hold and time.monotonic() - self._sent_seconds < HOLD_SECONDS
-            if may_wait and self._messages.waiting_bytes < HOLD_BYTES:
+            if hold and self._messages.waiting_bytes < HOLD_BYTES:
                 self._messages.keep()
                 self._duplex.look()
             else:
-                self._send(self._messages.take())
+                self._duplex.send(self._messages.take())
 
     def commit(self, totals: Commit) -> bytes:
         with self._errors():
-            self._send([*self._messages.take(), self._messages.metadata_only(totals.encode())])
+            self._duplex.send([*self._messages.take(), self._messages.metadata_only(totals.encode())])
             return self._duplex.result()
 
     def finish(self, totals: Commit | None) -> list[bytes]:
@@ -324,10 +321,6 @@ class BulkWriter:
         sock = self._connection.sock
         assert sock is not None
         return most_to(sock.getpeername()[0], sock.getsockname()[0])
-
-    def _send(self, parts: list[Part]) -> None:
-        self._duplex.send(parts)
-        self._sent_seconds = time.monotonic()
 
     def _upgrade(self, location: str) -> None:
         headers = {"Connection": "Upgrade", "Upgrade": UPGRADE, "Content-Length": "0"}

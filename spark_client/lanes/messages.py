@@ -100,18 +100,29 @@ def most_to(host: str, own: str | None = None) -> float:
 def is_large(batch: Any) -> bool:
     """Whether samples of the batch say what the data is like."""
     buffers = (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None)
-    return any(buffer.size >= LEAST_BYTES for buffer in buffers)
+    # Those of a slice are its parent's, and only the writer knows which part is its own.
+    may_be = any(buffer.size >= LEAST_BYTES for buffer in buffers)
+    return may_be and any(len(buffer) >= LEAST_BYTES for buffer in _sent_buffers(batch))
 
 
 def codec_for(batch: Any, most: float) -> str | None:
-    """LZ4, if the samples of the batch's buffers together shrink to ``most``."""
+    """LZ4, if the samples of the buffers that are sent for the batch together shrink to ``most``."""
     codec = pa.Codec("lz4")
     before = after = 0.0
-    for buffer in (buffer for column in batch.columns for buffer in column.buffers() if buffer is not None):
-        before += buffer.size
-        ratio = _sample_ratio(codec, memoryview(buffer)) if buffer.size >= LEAST_BYTES else 1.0
-        after += buffer.size * min(1.0, ratio)
+    for buffer in _sent_buffers(batch):
+        before += len(buffer)
+        ratio = _sample_ratio(codec, buffer) if len(buffer) >= LEAST_BYTES else 1.0
+        after += len(buffer) * min(1.0, ratio)
     return "lz4" if after <= most * before and before > 0 else None
+
+
+def _sent_buffers(batch: Any) -> list[memoryview]:
+    """Those of the batch's rows, and of its dictionaries, without a copy where Arrow's writer makes none."""
+    sink = KeptBuffers()
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), batch.schema) as writer:
+        writer.write_batch(batch)
+    # Arrow writes headers and padding as bytes.
+    return [part for part in sink.take() if isinstance(part.obj, pa.Buffer)]
 
 
 def _sample_ratio(codec: Any, data: memoryview) -> float:

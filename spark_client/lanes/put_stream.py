@@ -6,10 +6,10 @@ without ``commit`` (an exception, a killed process) are never visible. The lane 
 
 When batches travel
     No reader sees a shuffle's batch before the seal, nor a changelog's before the commit, so on the bulk lane small
-    ones may wait for later ones: up to 64 KiB, until the commit at the latest, and not for 5 s after the last ones were
-    sent, so that a producer which computes long for few rows is not silent. Any other batch has been sent when
-    ``write`` returns. The stream keeps no reference to a batch: an iterable may overwrite its memory when it is asked
-    for the next one.
+    ones may wait for later ones: up to 64 KiB, until the commit at the latest. A put that waits so may be silent for
+    long: a lease holds that to a shuffle, and a changelog's has all of its rows at hand. Any other batch has been sent
+    when ``write`` returns. The stream keeps no reference to a batch: an iterable may overwrite its memory when it is
+    asked for the next one.
 
 The lane
     It is chosen before any of the put is sent; until then a server that is away for a moment is asked again

@@ -27,6 +27,9 @@ Holders
     a broadcast. When the last one ends, it is released: each server that may have a part of it, and that is not lost,
     is asked to drop it. The end of the scope in which it was written releases it in any case, and so does the client's
     close. What no call drops ends with its lease, which is renewed for as long as the dataset is held.
+
+    Tasks that start their servers may have written to one that no report has named yet. What a job that failed has left
+    there is dropped when a later job names the server.
 """
 
 from __future__ import annotations
@@ -68,6 +71,8 @@ from .partition_sizes import SealTotals, filled_bits, largest_sizes
 from .server_table import Presence, ServerStart, ServerTable
 
 RERUNS = 2
+MAX_LEFT = 100
+"""What more failed jobs have left on servers that are not known yet ends with its lease."""
 _AWAY = (*AWAY, TimedOut)
 """What the calls to a server end with that is gone for longer than they are made again."""
 
@@ -237,6 +242,8 @@ class DatasetMachine:
         self.servers = servers
         self._datasets: dict[str, _Dataset] = {}
         self._jobs: dict[int, _Job] = {}
+        self._left: dict[tuple[str, str], None] = {}
+        """The generations of datasets that may be on servers that are not known yet."""
         self._planned = 0
         self._is_closed = False
 
@@ -406,6 +413,12 @@ class DatasetMachine:
             producers.add((report.dataset, report.producer))
         if self._is_released(job):
             return [*self._drops_of(portions, call.generations), *self._give_up(job, _released_error(job))]
+        drops = [
+            Drop(server.location, name, generation)
+            for server in starts.values()
+            if server.location not in self.servers.locations
+            for name, generation in self._left
+        ]
         # Tasks have reached them; a start that was lost meanwhile does not come back.
         for server in starts.values():
             if not self.servers.is_lost(server, job.losses_before):
@@ -418,10 +431,10 @@ class DatasetMachine:
             for server, portion in dataset.portions.items():
                 portion.is_lost = self.servers.is_lost(server, job.losses_before)
         if any(portion.is_lost for servers in portions.values() for portion in servers.values()):
-            return self._sealed(job, now_seconds)
+            return [*drops, *self._sealed(job, now_seconds)]
         seals = [seal for name in job.datasets for seal in self._seals(self._datasets[name])]
         job.seals = dict.fromkeys((seal.dataset, seal.server) for seal in seals)
-        return [*seals] if seals else self._sealed(job, now_seconds)
+        return [*drops, *seals] if seals else self._sealed(job, now_seconds)
 
     def run_failed(
         self, call: RunJob, error: Exception, now_seconds: float, *, is_final: bool = False
@@ -774,6 +787,10 @@ class DatasetMachine:
 
     def _drops(self, dataset: _Dataset) -> list[DriverCall]:
         name, generation, prefix = dataset.name, dataset.generation, dataset.plan.offload
+        if dataset.state is HeldState.WRITING and not dataset.locations:
+            self._left[name, generation] = None
+            if len(self._left) > MAX_LEFT:
+                del self._left[next(iter(self._left))]
         # Also at a server that has answered since its portion was lost by a deadline.
         places = [*self._places(dataset), *dataset.portions]
         locations = dict.fromkeys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -196,6 +197,12 @@ def test_a_bad_configuration_file_is_one_clear_line(tmp_path: Path, text: str, w
         ("FLIGHT_SERVER_MEMORY_LIMIT", "64MiBx", "--memory-limit: '64MiBx' is no size"),
         ("FLIGHT_SERVER_PORT", "tcp://10.0.0.7:8815", "--port: must be a valid integer"),
         ("FLIGHT_SERVER_SOURCE_ROOTS", "/data", "FLIGHT_SERVER_SOURCE_ROOTS is no JSON list"),
+        ("FLIGHT_SERVER_MEMORY_LIMITS", "1GiB", "did you mean 'FLIGHT_SERVER_MEMORY_LIMIT'?"),
+        (
+            "FLIGHT_SERVER_PORT_8815_TCP_ADDR",
+            "10.0.0.7",
+            "there is no setting for FLIGHT_SERVER_PORT_8815_TCP",
+        ),
     ],
 )
 def test_a_bad_value_in_the_environment_is_one_clear_line(name: str, value: str, words: str) -> None:
@@ -216,6 +223,38 @@ def test_a_data_directory_that_cannot_be_one_is_one_clear_line(tmp_path: Path) -
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("flight-server: --data-dir: the data directory ")
     assert "file is not a directory" in line
+
+
+LOGGING = """
+import logging, sys
+from flight_server import __main__, config
+__main__._configure_logs(config.load({"log_format": sys.argv[1]}))
+logging.getLogger("asyncio").warning("SSL connection is %s", "closed")
+logging.getLogger("asyncio").info("of no interest")
+try:
+    raise RuntimeError("of a callback")
+except RuntimeError:
+    logging.getLogger("asyncio").exception("it failed")
+"""
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_what_libraries_log_has_the_form_of_the_log(log_format: str) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", LOGGING, log_format], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == ""
+    if log_format == "json":
+        closed, failed = map(json.loads, ran.stderr.splitlines())
+        assert closed.pop("timestamp")
+        assert closed == {"event": "SSL connection is closed", "level": "warning", "logger": "asyncio"}
+        assert (failed["level"], failed["event"]) == ("error", "it failed")
+        assert failed["exception"].endswith("RuntimeError: of a callback")
+    else:
+        first, second, *traceback = ran.stderr.splitlines()
+        assert "[warning  ] SSL connection is closed" in first
+        assert "[error    ] it failed" in second
+        assert traceback[-1] == "RuntimeError: of a callback"
 
 
 def test_flags_count_over_environment_over_file_over_defaults(tmp_path: Path) -> None:

@@ -108,3 +108,24 @@ def test_neither_the_settings_nor_their_errors_show_the_token() -> None:
         with pytest.raises(ValidationError) as refused:
             config.load(wrong)
         assert "S3CR3T" not in str(refused.value)
+
+
+def test_what_kubernetes_sets_for_services_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for service in ("FLIGHT_SERVER", "FLIGHT_SERVER_HTTP", "FLIGHT_SERVER_OTHER"):
+        address = f"{service}_PORT_8815_TCP"
+        for name, text in {
+            f"{service}_SERVICE_HOST": "10.0.0.7",
+            f"{service}_SERVICE_PORT": "8815",
+            f"{service}_SERVICE_PORT_GRPC": "8815",
+            f"{service}_PORT": "tcp://10.0.0.7:8815",
+            address: "tcp://10.0.0.7:8815",
+            f"{address}_PROTO": "tcp",
+            f"{address}_PORT": "8815",
+            f"{address}_ADDR": "10.0.0.7",
+        }.items():
+            monkeypatch.setenv(name, text)
+    monkeypatch.setenv("FLIGHT_SERVER_WORKERS", "2")
+    settings = config.load({})
+    assert (settings.port, settings.http_port, settings.workers) == (8815, 8816, 2)
+    monkeypatch.setenv("FLIGHT_SERVER_PORT", "9000")
+    assert config.load({}).port == 9000

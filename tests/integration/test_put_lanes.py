@@ -16,7 +16,6 @@ import pytest
 from flight_server.protocol import CreateRequest, Kind, PutCommand
 from flight_server.protocol.errors import FlightShuffleError, PartitionFailed
 from spark_client import ShuffleClient
-from spark_client.arrow import coalescer
 from spark_client.arrow.types import Declared
 from spark_client.connection import RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
@@ -108,18 +107,6 @@ def test_a_task_that_computes_long_for_few_rows_has_no_silent_put_meanwhile(proc
         assert write(computed(server))["rows"] == 5_000
         assert server.action("statistics")["puts"] == puts[0] + 1
     assert len(set(puts)) == 1
-
-
-@pytest.mark.parametrize(("seconds", "frames"), [(0.0, 4 * 8), (3600.0, 4 * 4)])
-def test_once_its_put_has_begun_rows_do_not_wait_long_for_a_full_round(
-    process: ServerProcess, monkeypatch: pytest.MonkeyPatch, seconds: float, frames: int
-) -> None:
-    monkeypatch.setattr(coalescer, "ROUND_SECONDS", seconds)
-    batches = (
-        pa.record_batch({"k": np.arange(start, start + 70_000)}) for start in range(0, 700_000, 70_000)
-    )
-    with written(process, 2 * MEBIBYTE) as write:
-        assert write(batches)["frames"] == frames
 
 
 # What goes wrong.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,9 +12,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
+from spark_client.connection import Closable
 from tests.support.bulk import get
 from tests.support.polling import eventually
-from tests.support.raw_flight import OpenPut, RawFlight, command, commit, path, put_messages
+from tests.support.raw_flight import OpenPut, RawFlight, command, commit, fields_of, path, put_messages
 from tests.support.raw_flight import Refused as CallRefused
 from tests.support.raw_put import RawPut, Refused, framed
 from tests.support.server_process import ServerProcess
@@ -133,3 +135,94 @@ def test_why_names_the_dataset_and_the_producer_of_a_put_on_both_lanes(flight_se
             eventually(named, waits)
             put.send(commit(0, 0))
             put.finish()
+
+
+class Attempts(Closable):
+    """An attempt of the shuffle ``s`` on each lane: each has sent a frame, and is silent."""
+
+    def __init__(self, server: ServerProcess, raw: RawFlight, **more: Any) -> None:
+        self._raw = raw
+        commands = [{"dataset": "s", "producer": number, "attempt": "x", **more} for number in range(2)]
+        bulk, grpc = (put_messages(command(each), [BATCH], metadata=iter([b"0"])) for each in commands)
+        self.bulk, self.grpc = RawPut(f"{server.http}/v1/put"), OpenPut(raw)
+        self.bulk.send(*bulk)
+        for message in grpc:
+            self.grpc.send(message)
+
+    def outlast_the_limit(self) -> None:
+        """Return when both have been silent for longer than a producer may be that no lease holds."""
+
+        def extended() -> list[int]:
+            waits = self._raw.action("why")["waits"]
+            return sorted(each["producer"] for each in waits if each["deadline_seconds"] > 1)
+
+        eventually(extended, [0, 1])
+
+    def commit(self) -> None:
+        self.bulk.send(commit(3, 1))
+        assert json.loads(self.bulk.finish()[0])["committed"]
+        self.grpc.send(commit(3, 1))
+        assert json.loads(fields_of(self.grpc.finish()[0])[1])["committed"]
+
+    def check_ended(self) -> None:
+        with pytest.raises(Refused, match="no message came for 1 s"):
+            self.bulk.answers()
+        with pytest.raises(CallRefused, match="no message came for 1 s"):
+            self.grpc.wait()
+
+    def close(self) -> None:
+        self.bulk.close()
+        self.grpc.cancel()
+
+
+RENEWED = {"dataset": "s", "kind": "shuffle", "partitions": 1, "lease_seconds": 60}
+
+
+def test_silent_attempts_go_on_while_a_client_renews_the_lease_of_their_shuffle(
+    server: ServerProcess, raw: RawFlight
+) -> None:
+    raw.action("create", RENEWED)
+    raw.action("renew", {"dataset": "s"})
+    with Attempts(server, raw) as attempts:
+        attempts.outlast_the_limit()
+        attempts.commit()
+
+
+def test_the_put_that_creates_a_shuffle_renews_its_lease_for_silent_attempts(
+    server: ServerProcess, raw: RawFlight
+) -> None:
+    create = {"partitions": 1, "lease_seconds": 60}
+    with Attempts(server, raw, generation="0123456789abcdef", create=create) as attempts:
+        attempts.outlast_the_limit()
+        attempts.commit()
+
+
+def test_silent_attempts_of_a_staged_write_go_on_from_its_beginning(
+    server: ServerProcess, raw: RawFlight
+) -> None:
+    staged = raw.action("create", {**RENEWED, "mode": "overwrite", "write": "w"})
+    with Attempts(server, raw, generation=staged["generation"]) as attempts:
+        attempts.outlast_the_limit()
+        attempts.commit()
+    raw.action("drop", {"dataset": "s", "generation": staged["generation"]})
+
+
+@pytest.mark.parametrize("ending", ["lease", "drop", "seal"])
+def test_silent_attempts_end_when_no_lease_holds_them_any_more(
+    server: ServerProcess, raw: RawFlight, ending: str
+) -> None:
+    raw.action("create", {**RENEWED, "lease_seconds": 4 if ending == "lease" else 60})
+    raw.action("renew", {"dataset": "s"})
+    with Attempts(server, raw) as attempts:
+        attempts.outlast_the_limit()
+        if ending != "lease":
+            raw.action(ending, {"dataset": "s"})
+        attempts.check_ended()
+
+
+def test_silent_attempts_of_a_shuffle_without_a_renewed_lease_end(
+    server: ServerProcess, raw: RawFlight
+) -> None:
+    raw.action("create", RENEWED)
+    with Attempts(server, raw) as attempts:
+        attempts.check_ended()

@@ -101,7 +101,10 @@ def inside(text: str) -> list[str]:
 
 
 class NoStaging:
-    """It has nothing to seal."""
+    """It has nothing to seal, and no changelog."""
+
+    def make_changelog(self) -> None:
+        pass
 
     def seal(self, *_: Any) -> None:
         raise Conflict("an earlier batch is lost") from ValueError("of the server")

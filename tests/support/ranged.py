@@ -16,7 +16,7 @@ from flight_server.kinds.changelog import compactor, planning
 from flight_server.kinds.changelog.compaction import Fold, Rewrite, Work
 from flight_server.kinds.changelog.contents import Contents
 from flight_server.kinds.changelog.folding import compacted
-from flight_server.kinds.changelog.planning import Amounts, Plan, Waited, plan_left_over, plans
+from flight_server.kinds.changelog.planning import Amounts, Plan, plan_left_over, plans
 from flight_server.kinds.changelog.rules import make_rule
 from flight_server.kinds.changelog.runs import Layout, MemoryRun, Run, RunFile, Updates
 from flight_server.kinds.changelog.timeline import Timeline
@@ -55,9 +55,9 @@ class Ranged:
         self.rule = make_rule(spec, SCHEMA)
         self.contents = Contents.empty(self.layout)
         self.delay_seconds = delay_seconds
-        self.patience = max(delay_seconds, compactor.SLOW_SECONDS)
-        self.now = self.last_put = 1000.0
+        self.now = 1000.0
         self.timeline = Timeline(delay_seconds, 0, self.now)
+        self.patience = self.timeline.patience_seconds
         self.since = self.upper = 0
         self.held: int | None = None
         self.history: list[tuple[int, Change]] = []
@@ -65,7 +65,6 @@ class Ranged:
         self._needed: dict[int, int] = {}
         self.top: Counter[int] = Counter()  # the time of each key's last row
         self.read_rows = 0
-        self._waited = Waited()
         self._slow_at = 0.0
         self._pool = MemoryPool(None)
         self._folder = run_folder(directory, self._pool)
@@ -83,7 +82,6 @@ class Ranged:
         self._puts.append(updates)
         self.contents = self.contents.committed(self._runs(updates))
         self.timeline.add(self.upper, self.now)
-        self.last_put = self.now
 
     def _runs(self, updates: Updates) -> list[Run]:
         if len(updates) > planning.MEMORY_ROWS:
@@ -134,9 +132,7 @@ class Ranged:
         memory, files = plans(amounts, 0)
         if memory is not None or files is not None:
             return memory or files
-        idle = self.now - self.last_put >= compactor.IDLE_DELAYS * self.patience
-        self._waited.look(amounts.since, self.now, self.patience)
-        plan = plan_left_over(amounts, self._waited.upto, idle=idle)
+        plan = plan_left_over(amounts, self.timeline.waited(self.now))
         if plan is None or self.now < self._slow_at:
             return None
         self._slow_at = self.now + plan.cost_rows / compactor.SLOW_ROWS
@@ -168,7 +164,7 @@ class Ranged:
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""
-        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
+        view = View(self.layout, self.rule, self.contents, self.upper)
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:

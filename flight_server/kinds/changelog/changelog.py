@@ -47,7 +47,6 @@ from flight_server.records import BegunFold, ChangelogRecords, DeclaredChangelog
 from .compaction import Work
 from .contents import Contents
 from .holds import HeldBack, Holds, gone
-from .planning import Waited
 from .rules import Rule
 from .runs import Layout, MemoryRun, Run, RunFolder
 from .timeline import Timeline
@@ -131,7 +130,6 @@ class Changelog:
         self.transactions = Transactions(self.name, metadata)
         self.working: list[Work] = []
         self._room = room
-        self.waited = Waited()
         self.readers = 0  # open streams
         self._wake = wake
         self._found_damage = found_damage
@@ -192,7 +190,7 @@ class Changelog:
         """What can be read now; of a closed one by the reads that have begun. Raises DatasetDropped."""
         if self.state is not ChangelogState.CLOSED or not self.contents.runs:
             self.step("read")
-        return View(self.layout, self.rule, self.contents, self.since, self.upper, self.begun)
+        return View(self.layout, self.rule, self.contents, self.upper, self.begun)
 
     def check_version(self, version: int) -> int:
         """The version, if it can be asked for.
@@ -327,20 +325,13 @@ class AttachedChangelog(Attachment):
         keep = None if state.keep is None else KeepRule.parse(state.keep)
         return replace(request, durable=False, keep=keep, delay_seconds=state.delay_seconds)
 
-    def check_overwrite(self, dataset: Dataset, *, staged: bool = False, meanwhile: bool = False) -> None:
-        if meanwhile:
-            why = "became a changelog meanwhile, which is not overwritten"
-        elif staged:
-            why = (
-                "is a changelog, which is not overwritten: drop it, or append its rows once more with -1 in column "
-                f"{DIFF_COLUMN!r}, which retracts them, or delete their keys"
-            )
-        else:
-            why = (
-                "is a changelog, which is not overwritten: put its new rows and delete or retract the old ones, or "
-                "drop it first"
-            )
-        raise Conflict(f"dataset {dataset.name!r} {why}", dataset=dataset.name)
+    def check_overwrite(self, dataset: Dataset, *, meanwhile: bool = False) -> None:
+        state = "became a changelog meanwhile" if meanwhile else "is a changelog"
+        raise Conflict.about(
+            dataset.name,
+            f"{state}, which is not overwritten: drop it, or append its new rows and delete the keys of the old ones, "
+            f"or retract these, with -1 in column {DIFF_COLUMN!r}",
+        )
 
     def not_sealed(self, dataset: Dataset) -> FlightShuffleError:
         return InvalidRequest(

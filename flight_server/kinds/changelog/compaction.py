@@ -42,10 +42,10 @@ class Work:
     rows it read; then publish. One that is given up is closed, and leaves no file (``runs.run_files``).
 
     Args:
-        begun: of a fold.
         new_file: makes a file; None for a result in memory, which ``memory`` counts.
     """
 
+    begun: BegunFold | None = None  # of a fold
     in_memory = False  # whether it rewrites runs in memory
     busy = False  # whether its next slice is being done
 
@@ -53,12 +53,10 @@ class Work:
         self,
         layout: Layout,
         sources: Sequence[Source],
-        begun: BegunFold | None,
         new_file: NewFile | None,
         memory: MemoryPool,
     ) -> None:
         self.layout = layout
-        self.begun = begun
         self.to_file = new_file is not None
         self.steps = self._slices(sources)  # which are released with the last one
         self._new_file = new_file
@@ -102,14 +100,14 @@ class Fold(Work):
     def __init__(
         self, contents: Contents, begun: BegunFold, rule: Rule, new_file: NewFile | None, memory: MemoryPool
     ) -> None:
-        super().__init__(contents.bases.layout, contents.sources, begun, new_file, memory)
-        self._fold = begun
+        super().__init__(contents.bases.layout, contents.sources, new_file, memory)
+        self.begun: BegunFold = begun
         self._rule = rule
         self._made: list[Range] = []
         self._next = begun.low  # where the next range begins
 
     def _slices(self, sources: Sequence[Source]) -> Generator[int, None, None]:
-        fold, low = self._fold, self._fold.low
+        fold, low = self.begun, self.begun.low
         while low <= fold.high:
             slice_rows = min(views.SLICE_ROWS, max(1, RANGE_ROWS // 2))
             high, large = slice_end(sources, slice_rows, low, 2 * views.SLICE_BYTES)
@@ -132,17 +130,17 @@ class Fold(Work):
         self._end_range(fold.high)
 
     def _add(self, left: Updates) -> int:
-        self._write(left.where(left.versions <= self._fold.since))
+        self._write(left.where(left.versions <= self.begun.since))
         return len(left)
 
     def _end_range(self, high: int) -> None:
         """The range ends at this hash, unless it is in memory and others follow."""
-        if self._next <= high and (self.to_file or high == self._fold.high):
+        if self._next <= high and (self.to_file or high == self.begun.high):
             base, block = self._written(), None
             if isinstance(base, MemoryRun):
                 block = to_block(base.updates).to_pybytes()
                 base.updates = of_block(self.layout, block)  # which has no memory beside
-            self._made.append(Range(self._next, high, self._fold.since, base, block))
+            self._made.append(Range(self._next, high, self.begun.since, base, block))
             self._next = high + 1
 
     def published(self, contents: Contents) -> Contents:
@@ -158,7 +156,7 @@ class Rewrite(Work):
         # In the order of their versions, see ``Contents``.
         recent = tuple(run for run in contents.recent if run in runs)
         sources = replace(contents, recent=recent).alive
-        super().__init__(contents.bases.layout, sources, None, new_file, memory)
+        super().__init__(contents.bases.layout, sources, new_file, memory)
         self.in_memory = all(isinstance(run, MemoryRun) for run in runs)
         self._runs = runs
         self._result: Run | None = None

@@ -11,9 +11,9 @@ Few rows
     Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each.
 
 Too few old rows
-    ``planning`` lets them wait for more. Those that have waited for the delay, and ``SLOW_SECONDS``, are folded all the
-    same where that may be much, and all once nothing was put for ``IDLE_DELAYS`` of these: for ``SLOW_ROWS`` rows a
-    second in the whole server. The next such fold begins when the last one has been paid.
+    ``planning`` lets them wait for more. Those that have waited (``timeline``) are folded all the same where that may
+    be much, and all once the newest ones have waited: for ``SLOW_ROWS`` rows a second in the whole server. The next
+    such fold begins when the last one has been paid.
 
 Trouble
     While the disk refuses, work is abandoned and begun again after ``TROUBLE_SECONDS``. If it is full, folds of all old
@@ -49,8 +49,6 @@ TICK_SECONDS = 0.02
 TROUBLE_SECONDS = 5.0
 SOON_SECONDS = 0.1
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
-SLOW_SECONDS = 0.5
-IDLE_DELAYS = 2
 SLOW_ROWS = 64 << 10
 """See "Too few old rows"."""
 
@@ -200,7 +198,7 @@ class Compactor:
             return
         self._look_at(changelog, amounts.recount_at)
         if changelog.full_until > now:
-            memory, files = None, None if going else amounts.fold(idle=True)
+            memory, files = None, None if going else amounts.fold(waited=changelog.upper)
         else:
             memory, files = plans(amounts, changelog.records.size_bytes)
             # Readers see the keys of a begun fold as folded, so the duty ends that before it begins planned work.
@@ -217,22 +215,17 @@ class Compactor:
         when that is so.
         """
         held = changelog.holds.oldest()
-        last, patience = changelog.timeline.last, max(SLOW_SECONDS, changelog.delay_seconds)
-        idle_at = last + IDLE_DELAYS * patience
-        if changelog.contents.recent and changelog.timeline.horizon(now) < (
-            changelog.upper if held is None else held
-        ):
-            self._look_at(changelog, last + changelog.delay_seconds + TICK_SECONDS)
-        waited = changelog.waited
-        waited.look(amounts.since, now, patience)
-        plan = plan_left_over(amounts, waited.upto, idle=idle_at <= now)
+        timeline = changelog.timeline
+        if changelog.contents.recent and timeline.horizon(now) < (changelog.upper if held is None else held):
+            self._look_at(changelog, timeline.last + changelog.delay_seconds + TICK_SECONDS)
+        plan = plan_left_over(amounts, timeline.waited(now))
         if plan is not None and self._slow_at <= now:
             self._slow_at = now + plan.cost_rows / SLOW_ROWS
             return plan
         if plan is not None:
             self._look_at(changelog, self._slow_at)
         elif amounts.old.any():
-            self._look_at(changelog, max(min(waited.next_at, idle_at), now + TICK_SECONDS))
+            self._look_at(changelog, now + timeline.patience_seconds)
         return None
 
     def start(self, changelog: Changelog, plan: Plan, since: int) -> Work:

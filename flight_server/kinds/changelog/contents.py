@@ -25,7 +25,7 @@ import numpy as np
 from flight_server.keys import Hashes
 from flight_server.records import StoredRange
 
-from .runs import MAX_HASH, Layout, MemoryRun, Numbers, Places, Run, RunFile, Updates
+from .runs import MAX_HASH, Hits, Layout, MemoryRun, Numbers, Run, RunFile, Updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Bases(Run):
         if len(new):
             places = np.searchsorted(known, new)
             known = np.insert(known, places, new)
-            counts = np.insert(counts, places, self.places(new).counts())
+            counts = np.insert(counts, places, self.hits(new).counts())
             self._counted = known, counts
         return counts[np.searchsorted(known, hashes)]
 
@@ -120,8 +120,8 @@ class PartlyDead:
     def parts_between(self, low: int, high: int) -> list[Updates]:
         return [self._bases.alive(part) for part in self._run.parts_between(low, high)]
 
-    def places(self, hashes: Hashes) -> Places:
-        return self._run.places(hashes).without_dead(self._bases.sinces[self._bases.numbers_of(hashes)])
+    def hits(self, hashes: Hashes) -> Hits:
+        return self._run.hits(hashes).without_dead(self._bases.sinces[self._bases.numbers_of(hashes)])
 
 
 Source = Run | PartlyDead

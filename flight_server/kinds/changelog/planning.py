@@ -16,8 +16,8 @@ Folds
     rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
     ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
 
-    Old rows below that weight are folded when they have waited (:class:`Waited`) and outweigh themselves and the base,
-    or if nothing is put any more. The one that was folded longest ago comes first, so that a small range, which costs
+    Old rows below that weight are folded when they have waited (``timeline``) and outweigh themselves and the base, or
+    if all recent rows have waited. The range that was folded longest ago comes first, so that a small one, which costs
     little, never keeps others from being folded.
 
     The fold with the greatest weight for its cost comes first. It takes neighbours of its range along while all have at
@@ -134,17 +134,16 @@ class Amounts:
         rows, size_bytes = int(self.base.sum() + self.alive.sum()), self.contents.size_bytes
         return self.free > 0.5 and rows <= MEMORY_ROWS and size_bytes <= BASE_BYTES
 
-    def fold(self, *, waited: int = 0, idle: bool = False) -> Plan | None:
-        """The next fold, if one is due. ``waited``: the version up to which old rows have waited; ``idle``: nothing has
-        been put for some time.
-        """
+    def fold(self, *, waited: int = 0) -> Plan | None:
+        """The next fold, if one is due. ``waited``: the version up to which rows have waited."""
         bases, count, of_memory = self.contents.bases, len(self.base), self.of_memory
         rows = self.base + self.alive
         beside = MEMORY_FOLD_ROWS if of_memory else FILE_ROWS // count
         costs = rows + beside
         due = (self.weights >= costs) & (self.old > 0)
         slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
-        left_over = (slow | idle) & (self.old > 0)
+        all_waited = all(run.last_version <= waited for run in self.contents.recent)
+        left_over = (slow | all_waited) & (self.old > 0)
         if due.any():
             first = int(np.argmax(np.where(due, self.weights / np.maximum(1, costs), -1.0)))
         elif left_over.any():
@@ -192,26 +191,9 @@ def few_runs(contents: Contents) -> list[Run]:
     return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
 
 
-class Waited:
-    """Up to which version (``upto``) the old rows of one changelog have waited for more of them: for the patience at
-    least, and twice that at most. ``next_at``: when it is another one.
-    """
-
-    __slots__ = ("_next", "next_at", "upto")
-
-    def __init__(self) -> None:
-        self.next_at = -math.inf
-        self.upto = self._next = 0
-
-    def look(self, since: int, now: float, patience: float) -> None:
-        """Rows up to ``since`` are old now."""
-        if now >= self.next_at:
-            self.next_at, self.upto, self._next = now + patience, self._next, since
-
-
-def plan_left_over(amounts: Amounts, waited: int, *, idle: bool) -> Plan | None:
-    """The work on old rows that are too few for any other. Arguments: :meth:`Amounts.fold`."""
-    return amounts.fold(waited=waited, idle=idle) or _rewrite(amounts.files, amounts.alive_of, 0)
+def plan_left_over(amounts: Amounts, waited: int) -> Plan | None:
+    """The work on old rows that are too few for any other. ``waited``: as of :meth:`Amounts.fold`."""
+    return amounts.fold(waited=waited) or _rewrite(amounts.files, amounts.alive_of, 0)
 
 
 def _rewrite(runs: Sequence[Run], alive_of: dict[Run, int], dead_rows: int) -> Plan | None:

@@ -43,6 +43,7 @@ from typing import Any
 import pyarrow as pa
 
 from flight_server.concurrency import Waits, in_thread, to_its_end
+from flight_server.frames import cut_to_messages
 from flight_server.kinds import VersionBurst, VersionedMessage
 from flight_server.memory import Budget, reserve
 from flight_server.protocol import (
@@ -51,7 +52,6 @@ from flight_server.protocol import (
     InvalidRequest,
     Unavailable,
     Versions,
-    cut,
     dump_json,
     ipc_framing,
     wire,
@@ -269,32 +269,12 @@ def encode(
 ) -> Iterator[VersionedMessage]:
     """The messages of a batch; one for a batch without rows. ``last``: no further batch of this version follows.
 
-    Raises InvalidRequest: a row, or a batch that is not cut, is larger than ``max_message_bytes``.
+    Raises InvalidRequest: see :func:`cut_to_messages`.
     """
-    most_bytes, size_bytes = min(MESSAGE_BYTES, max_message_bytes), _sent_bytes(batch)
-    if size_bytes <= most_bytes:
-        yield _message(batch, version, last=last)
-        return
-    slices = cut(batch, batch.num_rows * most_bytes // size_bytes, _sent_bytes, limit_bytes=max_message_bytes)
-    for number, part in enumerate(slices, 1):
-        size_bytes = _sent_bytes(part)
-        ends = last and number == len(slices)
-        if size_bytes <= max_message_bytes:
-            yield _message(part, version, last=ends)
-        elif len(slices) > 1:  # again, because rows differ in size
-            yield from encode(part, version, last=ends, max_message_bytes=max_message_bytes)
-        else:
-            what = (
-                "a row" if part.num_rows == 1 else f"a batch of {part.num_rows} rows that share their buffers"
-            )
-            raise InvalidRequest(
-                f"{what} has {size_bytes} bytes, more than a message may have ({max_message_bytes}): raise "
-                "--max-message"
-            )
-
-
-def _sent_bytes(batch: pa.RecordBatch) -> int:
-    return int(pa.ipc.get_record_batch_size(batch))
+    *parts, end = cut_to_messages(batch, min(MESSAGE_BYTES, max_message_bytes), max_message_bytes)
+    for part in parts:
+        yield _message(part, version, last=False)
+    yield _message(end, version, last=last)
 
 
 def _message(batch: pa.RecordBatch, version: int, *, last: bool) -> VersionedMessage:

@@ -29,20 +29,19 @@ def restore(changelog: Changelog, stored: StoredChangelog, memory: MemoryPool, m
         metadata: counts its transactions.
     """
     files = [_file(changelog, *run) for run in stored.runs]
-    files.sort(key=lambda run: run.first_version)
     changelog.records.restore(stored, files)
-    changelog.since = max(stored.since, *(fold.since for fold in stored.folds), 0)
+    changelog.since = stored.since
     changelog.upper = stored.upper
     changelog.timeline = _timeline(stored)
     changelog.transactions = Transactions(changelog.name, metadata, stored.transactions, stored.forgotten)
     for hold in stored.holds:
         changelog.holds.restore(hold)
-    for fold in stored.folds:
+    if (fold := stored.fold) is not None:
         if not fold.since <= fold.upto <= stored.upper or fold.low > fold.high:
             raise Damaged("a fold of it cannot have begun")
-        changelog.begun = fold
+        changelog.since, changelog.begun = max(stored.since, fold.since), fold
     contents = _contents(changelog.layout, stored.ranges, files, memory)
-    changelog.contents = contents.committed(_in_memory(contents.bases, stored.versions, memory))
+    changelog.contents = contents.rewritten((), _in_memory(contents.bases, stored.versions, memory))
 
 
 def _file(changelog: Changelog, name: str, version: int | None, blocks: list[list[int]]) -> RunFile:

@@ -1,4 +1,4 @@
-"""Timeline: when versions were committed, as far as ``delay_seconds`` asks for it.
+"""Timeline: when versions were committed, as far as compaction asks for it.
 
 Clocks
     Times in RAM are of the monotonic clock, so a host's clock that is put forward or back changes no delay and no
@@ -8,21 +8,26 @@ Clocks
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
+from operator import itemgetter
 
 STEPS = 256
 """A delay is told apart in so many steps; versions of one step count as committed with the last of them."""
+SLOW_SECONDS = 0.5
 
 
 class Timeline:
-    """The versions of about the last ``delay_seconds``. ``version``, ``committed``: the newest version and when it was
-    committed, in seconds of the monotonic clock.
+    """The versions of about the last ``delay_seconds`` and ``patience_seconds``: so long rows that are old wait for
+    more of them, as the delay, and ``SLOW_SECONDS`` at least. ``version``, ``committed``: the newest version and when
+    it was committed, in seconds of the monotonic clock.
     """
 
     def __init__(self, delay_seconds: float, version: int, committed: float) -> None:
+        self.patience_seconds = max(SLOW_SECONDS, delay_seconds)
         self._step_seconds = delay_seconds / STEPS
         self._delay_seconds = delay_seconds
-        self._horizon = 0
+        self._before = 0  # the version before those that are listed
         self._times: deque[tuple[float, int]] = deque([(committed, version)])
 
     @property
@@ -32,7 +37,9 @@ class Timeline:
     def add(self, version: int, committed: float) -> None:
         """A version was committed. A time before the last one counts as that."""
         committed = max(committed, self.last)
-        times = self._times
+        times, oldest = self._times, committed - self._delay_seconds - self.patience_seconds
+        while len(times) > 1 and times[0][0] <= oldest:
+            self._before = times.popleft()[1]
         if len(times) > 1 and committed - times[-2][0] < self._step_seconds:
             times[-1] = (committed, version)
         else:
@@ -40,12 +47,15 @@ class Timeline:
 
     def horizon(self, now: float) -> int:
         """The newest version that is certainly ``delay_seconds`` old."""
-        due = now - self._delay_seconds
-        while len(self._times) > 1 and self._times[0][0] <= due:
-            self._horizon = self._times.popleft()[1]
-        if self._times[0][0] <= due:
-            self._horizon = self._times[0][1]
-        return self._horizon
+        return self._committed_by(now - self._delay_seconds)
+
+    def waited(self, now: float) -> int:
+        """The newest version that has certainly been so old for ``patience_seconds``."""
+        return self._committed_by(now - self._delay_seconds - self.patience_seconds)
+
+    def _committed_by(self, seconds: float) -> int:
+        number = bisect_right(self._times, seconds, key=itemgetter(0))
+        return self._times[number - 1][1] if number else self._before
 
 
 def wall_time(seconds: float) -> float:

@@ -62,7 +62,7 @@ class View:
     """The contents.
 
     Args:
-        since, upper: the versions that can be asked for.
+        upper: the newest version.
         begun: a fold whose keys read as folded.
         slice_bytes: about so many are read together.
     """
@@ -70,14 +70,9 @@ class View:
     layout: Layout
     rule: Rule
     contents: Contents
-    since: int
     upper: int
     begun: BegunFold | None = None
     slice_bytes: int = field(default_factory=lambda: SLICE_BYTES)
-
-    @property
-    def runs(self) -> tuple[Source, ...]:
-        return self.contents.sources
 
     @property
     def in_memory(self) -> bool:
@@ -90,8 +85,9 @@ class View:
     @property
     def slice_rows(self) -> int:
         """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
-        rows = sum(run.rows for run in self.runs)
-        row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
+        runs = self.contents.sources
+        rows = sum(run.rows for run in runs)
+        row_bytes = max(1, sum(run.size_bytes for run in runs) // max(1, rows))
         return max(MIN_SLICE_ROWS, min(SLICE_ROWS, self.slice_bytes // row_bytes))
 
     def part(self, after: int | None, upto: int, before: ViewPart) -> ViewPart:
@@ -132,10 +128,10 @@ class View:
         hashes = unique(*(run.changed(after, upto) for run in new))
         parts: list[Updates] = []
         for run, last in self._deciding(runs, after, upto):
-            places = run.places(hashes)
-            if last is None and places.sizes_bytes().sum() > max_bytes:
+            hits = run.hits(hashes)
+            if last is None and hits.sizes_bytes().sum() > max_bytes:
                 return None
-            for part in places.parts(last=last):
+            for part in hits.parts(last=last):
                 parts.append(part)
                 max_rows -= len(part)
                 max_bytes -= part.size_bytes
@@ -152,7 +148,7 @@ class View:
             yield updates
 
     def _runs_upto(self, version: int) -> list[Source]:
-        return [run for run in self.runs if run.first_version <= version]
+        return [run for run in self.contents.sources if run.first_version <= version]
 
     def _deltas(self, updates: Updates, after: int, upto: int, low: int) -> ViewPart:
         kept = shown(updates, after, upto, self.rule)
@@ -168,9 +164,9 @@ class View:
         new = [run for run in runs if run.last_version > after]
         hashes, low = _changed_hashes(new, after, upto, low, self.slice_rows)
         fitting, limit_bytes = len(hashes), 2 * self.slice_bytes
-        places = [run.places(hashes) for run in runs]
+        hits = [run.hits(hashes) for run in runs]
         if fitting and sum(run.size_bytes for run in runs) > limit_bytes:
-            sizes = np.cumsum(np.sum([each.sizes_bytes() for each in places], axis=0))
+            sizes = np.cumsum(np.sum([each.sizes_bytes() for each in hits], axis=0))
             fitting = max(1, int(np.searchsorted(sizes, limit_bytes, "right")))
             if fitting < len(hashes):
                 low = int(hashes[fitting - 1]) + 1
@@ -178,7 +174,7 @@ class View:
                 return None, int(hashes[0])
         greatest = [None if all_updates else last for _, last in self._deciding(runs, after, upto)]
         parts = [
-            part for each, last in zip(places, greatest, strict=True) for part in each.parts(fitting, last)
+            part for each, last in zip(hits, greatest, strict=True) for part in each.parts(fitting, last)
         ]
         return self._joined(parts), low
 

@@ -163,7 +163,7 @@ class Actions:
         request = DatasetRequest.parse(body, "renew", needed=True)
         assert request.dataset is not None
         dataset = caller.find(request.dataset, request.generation)
-        dataset.touch()
+        dataset.renew()
         return {
             "dataset": request.dataset,
             "lease_left_seconds": dataset.lease_left_seconds,
@@ -250,7 +250,7 @@ class Actions:
         wire.check_few_fields(serialized, "FlightEndpoint")
         ticket = wire.bytes_field(serialized, 1, "FlightEndpoint")
         dataset, _ = caller.resolve(Ticket.parse(wire.bytes_field(ticket, 1, "Ticket")))
-        dataset.touch()
+        dataset.renew()
         locations = (
             wire.field(number, value)
             for number, value in wire.fields(serialized)

@@ -25,6 +25,8 @@ from .pending_reads import PendingReads
 MAX_UNREAD_ANSWER_BYTES = 1 << 20
 FREE_ANSWER_BYTES = 64 << 10
 LAST_ANSWERS_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+"""How often the deadline of a producer is looked at that a lease holds beyond the server's own."""
 _ANSWER_COST_BYTES = 160  # of keeping one, however short it is
 
 Context = Any  # grpc.aio.ServicerContext: grpcio publishes no types
@@ -65,15 +67,47 @@ async def _next_message(
 ) -> bytes | None:
     read = None
     try:
-        with producer.awaited():
-            async with asyncio.timeout(producer.idle_seconds) as answers.reading:
-                with reads.pending(producer.peer, answers.reading, first=first) as read:
+        with producer.awaited() as wait:
+            async with asyncio.timeout(None) as answers.reading:
+                with (
+                    _Silence(producer, wait, answers.reading),
+                    reads.pending(producer.peer, answers.reading, first=first) as read,
+                ):
                     return await read.message(context)
     except TimeoutError:
         answers.check()
         if read is not None:
             read.check()
         raise producer.stalled(inside=False) from None
+
+
+class _Silence:
+    """In the block ``reading`` ends when the producer is overdue, whose deadline may move meanwhile. No closure: that
+    would refer to itself, and so keep what has come until a collection.
+    """
+
+    def __init__(self, producer: Producer, wait: int, reading: asyncio.Timeout) -> None:
+        self._producer = producer
+        self._wait = wait
+        self._reading = reading
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._looking: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        if self._producer.idle_seconds is not None:
+            self._looking = self._loop.call_later(self._producer.idle_seconds, self._look)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
+
+    def _look(self) -> None:
+        if not self._producer.is_overdue(self._wait, self._loop.time() - self._since):
+            self._looking = self._loop.call_later(LOOK_SECONDS, self._look)
+        elif not self._reading.expired():
+            self._reading.reschedule(self._loop.time())
 
 
 class GrpcAnswers:

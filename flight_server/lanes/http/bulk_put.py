@@ -19,7 +19,7 @@ Broken off
     The loss of a connection cancels the handler. While the server does not read, the event loops do not watch the
     connection, so a poll every ``LOOK_SECONDS`` finds a reset. The next read finds a mere close, because the end marker
     may lie before it. TCP keepalive finds a peer that has vanished (see ``listener``); a silent one has the deadlines
-    of ``producers``.
+    of ``receiving``.
 
 Refused
     The server sends E and the end of the stream at once, and discards all that arrives for ``LINGER_SECONDS``, so that
@@ -221,7 +221,8 @@ class Intake(asyncio.BufferedProtocol):
         self._arrived: asyncio.Future[None] | None = None
         self._body = puts.arriving.body(self._end_body)
         self._rooms: list[tuple[float, Reservation]] = []  # of large echoes in the transport, since when
-        self._heard = 0.0  # when the last byte came, or the wait for one began
+        self._wait = 0  # the number of the wait for the client
+        self._heard = 0.0  # when the last byte came, or that wait began
         self._gone = asyncio.Event()
         self._poll = select.poll()
         self._poll.register(self._transport.get_extra_info("socket").fileno(), 0)  # errors and hang-ups only
@@ -267,7 +268,7 @@ class Intake(asyncio.BufferedProtocol):
             if self.producer.admission.arrivals.used_bytes:
                 await self.producer.room()
             if not incoming.ready:
-                with self.producer.awaited():
+                with self.producer.awaited() as self._wait:
                     self._arrived, self._heard = loop.create_future(), loop.time()
                     self._transport.resume_reading()
                     try:
@@ -300,9 +301,12 @@ class Intake(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         if self._arrived is not None and not self._arrived.done() and self._incoming is not None:
-            inside = self._incoming.begun
-            limit_seconds = self.producer.stall_seconds if inside else self.producer.idle_seconds
-            if limit_seconds is not None and loop.time() - self._heard >= limit_seconds:
+            inside, silent_seconds = self._incoming.begun, loop.time() - self._heard
+            if inside:
+                is_overdue = silent_seconds >= self.producer.stall_seconds
+            else:
+                is_overdue = self.producer.is_overdue(self._wait, silent_seconds)
+            if is_overdue:
                 self._arrived.set_exception(self.producer.stalled(inside=inside))
 
     # PutAnswers

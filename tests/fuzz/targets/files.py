@@ -60,7 +60,7 @@ def read_run(directory: Path, data: bytes) -> None:
     run.ends()
     run.counts(Counts(np.array([0, 1 << 63], np.uint64), np.array([0, 2]), 2))
     run.between(0, (1 << 64) - 1)
-    list(run.places(np.unique(hashes)).parts())
+    list(run.hits(np.unique(hashes)).parts())
     run.below(1 << 63)
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from flight_server.protocol.errors import FlightShuffleError
 from spark_client import ShuffleClient
+from spark_client.connection import RemoteServer
 from tests.support.failing_tasks import first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 # Each task may fail once, so that Spark tries again.
 TASKS = 8
+LEASE_SECONDS = 6.0
 SPARK_SETTINGS = {"master": "local[2, 2]"}
 
 
@@ -99,6 +102,45 @@ def test_a_stage_that_is_run_again_counts_once(
     out = client.pipeline(df).mapInArrow(lose_shuffle_files, "id long").repartition(3, "id").toDF()
     assert sorted(row.id for row in out.collect()) == list(range(4000))
     assert len(list(runs.iterdir())) > 6, "no task was run again"
+
+
+def test_a_task_may_compute_for_one_batch_for_longer_than_a_server_waits_for_a_put(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    computed = tmp_path / "computed"
+
+    def computes(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        (tmp_path / f"attempt-{context.taskAttemptId()}").touch()
+        for batch in batches:
+            yield from [batch] * 50
+            while not computed.exists():
+                time.sleep(0.01)
+
+    with (
+        ServerProcess.start(http_port=0, put_idle_seconds=1) as server,
+        ShuffleClient(server.location, lease_seconds=LEASE_SECONDS) as client,
+        closing(RemoteServer(server.location)) as remote,
+        ThreadPoolExecutor() as threads,
+    ):
+
+        def held_by_the_driver() -> int:
+            """The puts that are silent for longer than the lease with which they began."""
+            waits = [each for each in remote.action("why")["waits"] if each["waiting_for"] == "writer"]
+            return sum(each["deadline_seconds"] > 2 * LEASE_SECONDS for each in waits)
+
+        rows = spark.range(0, 40_000, 1, 2).selectExpr("id", "repeat('x', 100) AS s")
+        pipeline = client.pipeline(rows).mapInArrow(computes, rows.schema).repartition(2, "id")
+        running = threads.submit(lambda: pipeline.toDF().count())
+        try:
+            eventually(held_by_the_driver, 2)
+        finally:
+            computed.touch()
+        assert running.result() == 50 * 40_000
+        assert len(list(tmp_path.glob("attempt-*"))) == 2, "no task was tried again"
 
 
 # Errors.

@@ -207,6 +207,17 @@ def test_a_frame_of_an_embedded_client_that_was_closed_says_so(spark: SparkSessi
         pipeline.count()
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_source_of_an_embedded_client_that_was_closed_says_so(spark: SparkSession, workers: int) -> None:
+    session = spark.newSession()
+    with ShuffleClient.embedded(workers=workers) as closed:
+        closed.register(session)
+        closed.put("countries", pa.table({"x": [1]}))
+        assert session.read.format("flight").load("countries").count() == 1
+    with pytest.raises(Exception, match="its server was embedded in a ShuffleClient that was closed"):
+        session.read.format("flight").load("countries")
+
+
 def test_a_thread_without_an_active_session_takes_the_clients_last_one_else_the_default_one(
     client: ShuffleClient, spark: SparkSession
 ) -> None:

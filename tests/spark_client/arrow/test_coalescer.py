@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_client.arrow import coalescer
 from spark_client.arrow.coalescer import Coalescer
 from spark_client.arrow.sizes import held_buffers
 from tests.support.coalescing import KIB, coalesced, encoded_bytes, expected_rows, numbered, rows_by_partition
@@ -117,20 +116,6 @@ def test_frames_are_between_one_and_two_targets_when_the_budget_allows() -> None
     for index, (partition, frame) in enumerate(frames):
         assert frame.nbytes <= 200 * KIB
         assert frame.nbytes >= 99 * KIB or index == last[partition]
-
-
-def test_rows_that_come_long_after_the_last_frame_end_the_round_of_a_stream_that_is_open(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(coalescer, "ROUND_SECONDS", 0.0)
-    batch = pa.record_batch({"n": np.arange(8)})
-    ids = np.arange(8) % 2
-    for has_begun in (True, False):
-        gathering = Coalescer(batch.schema, 2, has_begun=has_begun)
-        at_once = [(partition, frame.num_rows) for partition, frame in gathering.add(batch, ids)]
-        assert at_once == ([(0, 4), (1, 4)] if has_begun else [])
-        left = [(partition, frame.num_rows) for partition, frame in gathering.finish()]
-        assert left == ([] if has_begun else [(0, 4), (1, 4)])
 
 
 def test_equal_partitions_share_the_budget_when_there_are_too_many_for_whole_frames() -> None:

@@ -118,7 +118,8 @@ def test_a_delete_that_cannot_be_is_refused_before_a_key_is_sent(client: Shuffle
     client.changelog("every", pa.schema({"currency": pa.string()}))
     with pytest.raises(InvalidRequest, match="has no keep rule with a key"):
         plan(path="every")
-    stream(client.location)
+    put = stream(client.location)
+    put.commit([put.write(iter(()))], 0)
     with pytest.raises(InvalidRequest, match=r"delete of keys of changelog 'rates': .* unexpected 'time'"):
         plan(struct=PLAIN)
     with pytest.raises(InvalidRequest, match="unexpected '_diff'"):
@@ -156,6 +157,21 @@ def test_a_micro_batch_is_known_again_after_a_restart_of_the_server(tmp_path: Pa
         assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([("EUR", 3)], 3)
         with pytest.raises(Conflict, match="is to follow 8, and the dataset has those up to 2"):
             run(process.location, 9, 3)
+
+
+def test_a_query_whose_changelog_was_dropped_fails_and_does_not_make_it_again(client: ShuffleClient) -> None:
+    put = stream(client.location)
+    put.commit([put.write(batch(("EUR", 1)))], 0)
+    client.drop("rates")
+    later = stream(client.location)
+    written: list[Any] = [later.write(batch(("EUR", 2)))]
+    with pytest.raises(Conflict, match="is to follow 0"):
+        later.commit(written, 1)
+    later.abort(written, 1)
+    assert [info.name for info in client.datasets()] == []
+    overlooking = stream(client.location, COUNTED, failOnDataLoss="false")
+    overlooking.commit([overlooking.write(batch(("EUR", 3, 1)))], 2)
+    assert (rows(client, "rates"), facts(client, "rates")["upper"]) == ([("EUR", 3)], 1)
 
 
 def test_a_job_that_is_aborted_leaves_no_version(client: ShuffleClient) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flight_server.protocol import InvalidRequest
+from spark_client.connection import RemoteServer
 from spark_client.datasource.source_options import SourceOptions
 from spark_client.settings import (
     ANY_READ,
@@ -58,6 +59,12 @@ def test_sparks_own_options_are_passed_over() -> None:
     SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c", "queryName": "q"}, STREAM_WRITE)
     with pytest.raises(InvalidRequest, match="no option 'checkpointLocation'"):
         SourceOptions(NEEDED | {"checkpointLocation": "/tmp/c"}, BATCH_WRITE)
+
+
+def test_the_server_of_an_embedded_client_is_one_and_another_is_not() -> None:
+    own = RemoteServer("grpc://localhost:2", embedded=True)
+    assert SourceOptions({"path": "countries"}, BATCH_READ, own).server().embedded
+    assert not SourceOptions(NEEDED, BATCH_READ, own).server().embedded
 
 
 def test_a_name_may_be_spelled_as_spark_spells_its_own() -> None:

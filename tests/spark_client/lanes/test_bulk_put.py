@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pytest
 
 from flight_server.protocol.errors import AlreadyExists, FlightShuffleError, OutOfBudget
 from spark_client.connection import RemoteServer, Timeouts, Writing
-from spark_client.lanes import bulk_put
 from spark_client.lanes.lane import BrokenStream
 from spark_client.lanes.read_stream import StreamStalled
 from tests.support.put_source import (
@@ -107,8 +105,8 @@ def test_what_happens_to_an_array_after_the_write_is_not_sent(server: RemoteServ
     assert [set(body.tolist()) for body in bodies] == [{1}, {2}, {3}]
 
 
-def after_three_messages(arrived: threading.Event, rows: int) -> Callable[[PutSide], None]:
-    """A server that tells of the put's third message, and acknowledges so many rows at its end."""
+def test_no_more_than_that_is_held_back(server: RemoteServer) -> None:
+    arrived = threading.Event()
 
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
@@ -116,27 +114,9 @@ def after_three_messages(arrived: threading.Event, rows: int) -> Callable[[PutSi
             side.message()
         arrived.set()
         side.messages()
-        side.send(committed(rows) + said(b"K"))
+        side.send(committed(3 << 13) + said(b"K"))
 
-    return serve
-
-
-def test_a_small_batch_that_comes_long_after_the_last_one_is_not_held_back(
-    server: RemoteServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server ends a put that is silent, also of a producer that computes for minutes for a row."""
-    arrived = threading.Event()
-    with PutSource(after_three_messages(arrived, 20)) as source, opened(server, source) as stream:
-        stream.write(SMALL, 0)
-        monkeypatch.setattr(bulk_put, "HOLD_SECONDS", 0.0)
-        stream.write(SMALL, 1)
-        assert arrived.wait(20)
-        stream.commit()
-
-
-def test_no_more_than_that_is_held_back(server: RemoteServer) -> None:
-    arrived = threading.Event()
-    with PutSource(after_three_messages(arrived, 3 << 13)) as source, opened(server, source) as stream:
+    with PutSource(serve) as source, opened(server, source) as stream:
         for partition in range(3):
             stream.write(LARGE.slice(0, 1 << 13), partition)
         assert arrived.wait(20)

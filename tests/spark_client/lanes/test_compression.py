@@ -70,3 +70,24 @@ def test_more_must_be_saved_where_the_server_is_on_this_host(host: str, own: str
 )
 def test_a_batch_is_judged_by_samples_of_its_buffers(columns: dict[str, Any], expected: str | None) -> None:
     assert codec_for(pa.record_batch(columns), MOST) == expected
+
+
+LATER_RANDOM = pa.record_batch({"n": np.concatenate([ZEROS["n"].to_numpy(), RANDOM["n"].to_numpy()])})
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (LATER_RANDOM.slice(0, ROWS), "lz4"),
+        (LATER_RANDOM.slice(ROWS), None),
+        (LATER_RANDOM.slice(ROWS // 2, ROWS // 4), "lz4"),
+    ],
+)
+def test_a_slice_is_judged_by_its_own_rows(batch: pa.RecordBatch, expected: str | None) -> None:
+    assert codec_for(batch, MOST) == expected
+    assert sent([batch, RANDOM], most=MOST) == sent([batch, RANDOM], expected)
+
+
+def test_a_small_slice_of_a_large_batch_leaves_it_to_the_first_large_one() -> None:
+    first = RANDOM.slice(7, 10)
+    assert sent([first, ZEROS], most=MOST) == sent([first]) + sent([ZEROS], "lz4")[1:]

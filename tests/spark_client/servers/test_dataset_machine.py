@@ -481,6 +481,20 @@ def test_servers_that_tasks_start_are_learnt_from_reports_and_not_asked_before()
     ]
 
 
+def test_what_a_failed_job_has_left_on_a_server_is_dropped_when_a_later_job_names_the_server() -> None:
+    driver = Driver(())
+    (fail,) = driver.machine.run_failed(driver.running("failed"), ValueError("of the user"), driver.now)
+    assert isinstance(fail, Fail)
+    driver.running("given up")
+    assert driver.machine.abandon(["given up"], driver.holder) == []
+    left = [Drop(A.location, "failed", "g01"), Drop(A.location, "given up", "g01")]
+    *drops, seal = driver.written(A)
+    assert drops == left
+    driver.answer(seal)
+    (seal,) = driver.ended(driver.running("e"), A)
+    assert isinstance(seal, Seal), "it was asked once"
+
+
 # Losing what is sealed.
 
 

@@ -13,7 +13,7 @@ def make_rule(spec: KeepRule | None, schema: pa.Schema) -> Rule:
     """The rule that a ``create`` declares, for rows of this schema; without a declaration every row is kept.
 
     Args:
-        schema: the declared columns, dictionary-encoded ones as their value type.
+        schema: the declared columns, with all that the rule names, dictionary-encoded ones as their value type.
 
     Raises InvalidRequest if the declaration does not fit the schema.
     """

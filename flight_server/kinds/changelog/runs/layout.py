@@ -74,7 +74,7 @@ class Layout:
                 )
         for name in [] if keep is None else keep.columns:
             if name not in places:
-                raise InvalidRequest(f"keep names column {name!r}, and the schema has {', '.join(names)}")
+                raise InvalidRequest(f"keep: there is no column {name!r}; the columns are {', '.join(names)}")
         # Without a rule every row is its own key.
         self.key = list(range(len(names))) if keep is None else [places[name] for name in keep.key]
         order = () if keep is None else keep.order_by

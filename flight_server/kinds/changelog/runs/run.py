@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from flight_server.keys import Hashes, array_over, unique
 from flight_server.memory import Reservation
 
+from .hits import BlockHits, Hits
 from .layout import Layout
-from .places import BlockPlaces, Places
 from .updates import DELETE, Numbers, Updates
 
 MAX_HASH = (1 << 64) - 1
@@ -210,7 +210,7 @@ class Run:
         start = int(np.searchsorted(self._highs, np.uint64(low), "left"))
         return range(start, int(np.searchsorted(self._lows, np.uint64(high), "right")))
 
-    def places(self, hashes: Hashes) -> Places:
+    def hits(self, hashes: Hashes) -> Hits:
         """Where it has these hashes, which are sorted and unique."""
         if len(self.blocks) == 1:
             spans = [(0, 0, len(hashes))]
@@ -225,8 +225,8 @@ class Run:
         for number, start, stop in spans:
             updates, block = self.block(number), self.blocks[number]
             ends = updates.ends_of(hashes[start:stop])
-            blocks.append(BlockPlaces(start, updates, *ends, block.size_bytes / block.rows))
-        return Places(len(hashes), blocks)
+            blocks.append(BlockHits(start, updates, *ends, block.size_bytes / block.rows))
+        return Hits(len(hashes), blocks)
 
     def changed(self, after: int, upto: int, low: int = 0, high: int = MAX_HASH) -> Hashes:
         """The hashes, with repetitions, from ``low`` to ``high``, both included, of updates whose version is above

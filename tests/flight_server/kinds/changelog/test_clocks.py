@@ -95,3 +95,20 @@ def test_the_horizon_is_old_enough_and_at_most_two_steps_behind(
             horizons.append(horizon)
     assert horizons == sorted(horizons)
     assert timeline.horizon(last + delay_seconds + 1.0) == commits[-1][1]
+
+
+@given(st.lists(st.floats(0, 1), max_size=40), st.sampled_from([0.0, 0.1, 1.0, 5.0]), st.floats(0, 10))
+def test_a_version_has_waited_once_it_was_old_for_as_long_as_the_delay_or_half_a_second(
+    waits: list[float], delay_seconds: float, later: float
+) -> None:
+    timeline, now = Timeline(delay_seconds, 0, 100.0), 100.0
+    commits = [(100.0, 0)]
+    for version, wait in enumerate(waits, 1):
+        now += wait
+        timeline.add(version, now)
+        commits.append((now, version))
+    waited, due = timeline.waited(now + later), now + later - delay_seconds - max(0.5, delay_seconds)
+    assert waited <= max((v for t, v in commits if t <= due), default=0)
+    behind_seconds = 2 * delay_seconds / STEPS
+    assert waited >= max((v for t, v in commits if t <= due - behind_seconds), default=0)
+    assert waited <= timeline.horizon(now + later)

@@ -12,7 +12,7 @@ import pytest
 
 from flight_server.kinds.changelog import compaction, views, writes
 from flight_server.kinds.changelog.compaction import Work
-from flight_server.kinds.changelog.runs import RunFile
+from flight_server.kinds.changelog.runs import MemoryRun, RunFile
 from tests.support.changelog_store import Engine
 from tests.support.keep_model import SCHEMA, Row
 
@@ -47,6 +47,20 @@ def test_a_pair_that_is_settled_goes_from_a_key_that_is_written_during_each_fold
         engine.publish(going)
         assert engine.snapshot(11) == {late: 1}
         assert engine.changelog.rows == 1
+
+
+def test_recent_runs_are_in_the_order_of_their_versions_after_a_restart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        engine.commit([(row("a", 1), 1)])
+        monkeypatch.setattr(writes, "CHUNK_ROWS", 2)
+        engine.commit([(row("a", 2), 1), (row("b", 2), 1)])
+        expected = [(type(run), run.first_version) for run in engine.changelog.contents.recent]
+    assert expected == [(MemoryRun, 1), (RunFile, 2)]
+    with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
+        recent = engine.changelog.contents.recent
+        assert [(type(run), run.first_version) for run in recent] == expected
 
 
 CASES: dict[str, tuple[dict[str, Any], list[tuple[Row, int]], list[tuple[Row, int]], dict[Row, int]]] = {

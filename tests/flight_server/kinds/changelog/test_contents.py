@@ -25,13 +25,13 @@ def run_of(hashes: list[int]) -> Any:
 def test_rows_of_hashes_are_counted_once_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
     bases = Bases(LAYOUT, (Range(base=run_of([1, 1, 3, 5, 5, 5])),))
     asked: list[list[int]] = []
-    places = Run.places
+    hits = Run.hits
 
     def watched(run: Run, hashes: np.ndarray) -> Any:
         asked.append(hashes.tolist())
-        return places(run, hashes)
+        return hits(run, hashes)
 
-    monkeypatch.setattr(Run, "places", watched)
+    monkeypatch.setattr(Run, "hits", watched)
     counts = [bases.counts_of(np.array(each, np.uint64)).tolist() for each in ([3, 5], [1, 2, 3, 5], [1, 5])]
     assert counts == [[1, 3], [2, 0, 1, 3], [2, 3]]
     assert asked == [[3, 5], [1, 2]]

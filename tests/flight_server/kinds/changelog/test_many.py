@@ -6,6 +6,7 @@ import asyncio
 import base64
 import gc
 import os
+import time
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 
 from flight_server.frames import SchemaMessage
 from flight_server.kinds.changelog.store import CHANGELOG_BYTES
+from flight_server.kinds.changelog.timeline import Timeline
 from flight_server.memory import DATASET_BYTES
 from flight_server.protocol import CreateRequest, KeepRule, Kind
 from tests.support.background_tasks import idle
@@ -101,6 +103,7 @@ def test_a_dropped_changelog_is_not_held_until_its_delay_ends(directory: Path) -
     try:
         dropped = weakref.ref(engine.changelog)
         engine.changelog.delay_seconds = 3600.0
+        engine.changelog.timeline = Timeline(3600.0, 0, time.monotonic())
         engine.run(commit(engine, NAME))
         engine.run(settle(engine))
         assert len(engine.store.compactor._entries) == 1

@@ -184,7 +184,7 @@ def test_few_old_rows_of_many_ranges_are_folded_in_one_round_once_nothing_comes(
     of.go(1000.0, 50.0)
     assert len(of.contents.bases.ranges) > 10
     of.put([(key, 2, 1) for key in range(0, 2000, 20)])
-    of.go(compactor.IDLE_DELAYS * 100.0 + 2 * of.rows / compactor.SLOW_ROWS, 1.0)
+    of.go(2 * 100.0 + 2 * of.rows / compactor.SLOW_ROWS, 1.0)
     assert not of.contents.recent
     assert of.rows == 2000
 

@@ -91,10 +91,10 @@ def check(file: RunFile, memory: MemoryRun, data: st.DataObject) -> None:
         if hash_ in some[:count].tolist()
     ]
     for run in (file, memory):
-        places = run.places(some)
-        assert listed(Updates.in_order(memory.layout, list(places.parts(count)))) == expected
-        assert places.counts()[:count].sum() == len(expected)
-        assert (places.sizes_bytes() > 0).tolist() == (places.counts() > 0).tolist()
+        hits = run.hits(some)
+        assert listed(Updates.in_order(memory.layout, list(hits.parts(count)))) == expected
+        assert hits.counts()[:count].sum() == len(expected)
+        assert (hits.sizes_bytes() > 0).tolist() == (hits.counts() > 0).tolist()
     assert file.ends() == memory.ends()
     lows = np.unique(np.append(some, np.uint64(0)))
     for since, version in ((0, 9), (after, upto), (9, 9)):

@@ -1,4 +1,4 @@
-"""Places: where a run has the updates of some hashes. A read searches for them once, and asks then how large they are
+"""Hits: where a run has the updates of some hashes. A read searches for them once, and asks then how large they are
 and which of them it takes.
 """
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .updates import Numbers, Updates
 
 
-class BlockPlaces(NamedTuple):
+class BlockHits(NamedTuple):
     """Those in one block.
 
     Args:
@@ -29,18 +29,18 @@ class BlockPlaces(NamedTuple):
     row_bytes: float
 
 
-class Places:
+class Hits:
     """Of ``count`` hashes, which are sorted and unique. ``sinces``: of each hash; updates up to this version are left
     out, but counted.
     """
 
-    def __init__(self, count: int, blocks: list[BlockPlaces], sinces: Numbers | None = None) -> None:
+    def __init__(self, count: int, blocks: list[BlockHits], sinces: Numbers | None = None) -> None:
         self._count = count
         self._blocks = blocks
         self._sinces = sinces
 
-    def without_dead(self, sinces: Numbers) -> Places:
-        return Places(self._count, self._blocks, sinces)
+    def without_dead(self, sinces: Numbers) -> Hits:
+        return Hits(self._count, self._blocks, sinces)
 
     def counts(self) -> Numbers:
         """How many updates each hash has."""
