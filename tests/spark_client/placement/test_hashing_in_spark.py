@@ -37,13 +37,12 @@ def assert_placed_as_by_spark(
 
 def test_every_type_is_placed_as_by_spark(spark: SparkSession) -> None:
     from pyspark.sql import functions as f
-    from pyspark.sql.pandas.types import to_arrow_schema
 
     columns, hashed = dict[str, pa.Array](), []
     for name, values in COLUMNS.items():
         array = values()
         rows = spark.createDataFrame(pa.table({"key": array, "row": range(len(array))}))
-        columns[name] = array.cast(to_arrow_schema(rows.select("key").schema).field("key").type)
+        columns[name] = pa.concat_arrays(rows.select("key").toArrow()["key"].chunks)
         ids = f.pmod(f.hash("key"), f.lit(200))
         hashed.append(rows.select(f.lit(name).alias("type"), "row", ids.alias("id")))
     theirs = (
