@@ -40,8 +40,9 @@ class Session:
 
     def __init__(self) -> None:
         self.conf = SETTINGS
-        settings = SimpleNamespace(settings=lambda: SimpleNamespace(toString=lambda: str(SETTINGS)))
-        state = SimpleNamespace(conf=lambda: settings)
+        settings = SimpleNamespace(toString=lambda: str(SETTINGS))
+        conf = SimpleNamespace(settings=lambda: settings)
+        state = SimpleNamespace(conf=lambda: conf)
         self._jsparkSession = SimpleNamespace(
             leafNodeDefaultParallelism=lambda: 2, sessionState=lambda: state
         )
