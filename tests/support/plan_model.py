@@ -40,7 +40,11 @@ class Session:
 
     def __init__(self) -> None:
         self.conf = SETTINGS
-        self._jsparkSession = SimpleNamespace(leafNodeDefaultParallelism=lambda: 2)
+        settings = SimpleNamespace(settings=lambda: SimpleNamespace(toString=lambda: str(SETTINGS)))
+        state = SimpleNamespace(conf=lambda: settings)
+        self._jsparkSession = SimpleNamespace(
+            leafNodeDefaultParallelism=lambda: 2, sessionState=lambda: state
+        )
 
 
 class Persisted:

@@ -37,12 +37,15 @@ def assert_placed_as_by_spark(
 
 def test_every_type_is_placed_as_by_spark(spark: SparkSession) -> None:
     from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    columns, hashed = {name: values() for name, values in COLUMNS.items()}, []
-    for name, values in columns.items():
-        rows = spark.createDataFrame(pa.table({"key": values, "row": range(len(values))}))
-        found = f.pmod(f.hash("key"), f.lit(200))
-        hashed.append(rows.select(f.lit(name).alias("type"), "row", found.alias("id")))
+    columns, hashed = dict[str, pa.Array](), []
+    for name, values in COLUMNS.items():
+        array = values()
+        rows = spark.createDataFrame(pa.table({"key": array, "row": range(len(array))}))
+        columns[name] = array.cast(to_arrow_schema(rows.select("key").schema).field("key").type)
+        ids = f.pmod(f.hash("key"), f.lit(200))
+        hashed.append(rows.select(f.lit(name).alias("type"), "row", ids.alias("id")))
     theirs = (
         reduce(DataFrame.unionAll, hashed)
         .toArrow()
