@@ -35,7 +35,7 @@ from flight_server.protocol import (
     DEFAULT_PORT,
     InvalidRequest,
     check_prefix,
-    did_you_mean,
+    nearest,
     parse_size,
 )
 
@@ -418,17 +418,19 @@ class _Environment(EnvSettingsSource):
         services = [
             name.removesuffix("_service_host") for name in self.env_vars if name.endswith("_service_host")
         ]
-        known = {f"{self.env_prefix}{name}".upper() for name in self.settings_cls.model_fields}
+        prefix, settings = self.env_prefix.lower(), self.settings_cls.model_fields
         texts: dict[str, str | None] = {}
         for name, text in self.env_vars.items():
-            if not name.startswith(self.env_prefix.lower()) or any(
+            if not name.startswith(prefix) or any(
                 _is_of_service(name.removeprefix(service), text or "") for service in services
             ):
                 continue
-            if name.upper() not in known:
-                near = did_you_mean(name.upper(), known)
+            # Without the prefix, by which each variable would be near to all.
+            if (setting := name.removeprefix(prefix)) not in settings:
+                near = nearest(setting, settings)
+                meant = "" if near is None else f"; did you mean {f'{self.env_prefix}{near}'.upper()!r}?"
                 raise ValueError(
-                    f"there is no setting for {name.upper()} in the environment{near}: see --help"
+                    f"there is no setting for {name.upper()} in the environment, see --help{meant}"
                 )
             texts[name] = text
         self.env_vars = texts

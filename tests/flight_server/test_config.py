@@ -129,3 +129,12 @@ def test_what_kubernetes_sets_for_services_is_no_setting(monkeypatch: pytest.Mon
     assert (settings.port, settings.http_port, settings.workers) == (8815, 8816, 2)
     monkeypatch.setenv("FLIGHT_SERVER_PORT", "9000")
     assert config.load({}).port == 9000
+
+
+@pytest.mark.parametrize("name", ["FLIGHT_SERVER_URL", "FLIGHT_SERVER_NAME", "FLIGHT_SERVER_"])
+def test_a_variable_that_is_like_no_setting_but_for_the_prefix_is_refused_without_a_name(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(ValueError, match=f"^there is no setting for {name} in the environment, see --help$"):
+        config.load({})
