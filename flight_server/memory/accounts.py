@@ -47,10 +47,12 @@ Readers that take nothing
 The true peak
     ``answers`` passes its limit by one answer at most (``transfer.answer_room``). ``frames`` can pass it, by the
     records of frames that are being published: up to 64 are counted at a time, 2 KiB for each producing stream.
-    ``arrivals`` can, because a message that has arrived is counted whether it fits or not. So
+    ``arrivals`` can, because a message that has arrived is counted whether it fits or not. ``sends`` can, by the copies
+    that reads over gRPC with checksums make of messages which have room there (``protocol.enveloped``). So
 
         peak of the pool ≤ memory limit + max(0, producing streams x their message - memory limit / 8)
                            + producing streams x 2 KiB + the most of ``answers``, or twice the largest, and ``arriving``
+                           + memory limit / 4 with reads over gRPC with checksums, and 16 bytes for each
 
     and the second term is 0 while the messages that can come at once fit the account.
 

@@ -2,8 +2,8 @@
 
 Settings
     A reading of one takes a trip to the JVM, or to a server. In a block of :func:`settings_once` each setting has one
-    value, the session's at a moment in the block; on Spark Classic one trip tells whether the values of the last block
-    are still those of the session. Outside of blocks a setting is what it is when it is read.
+    value, the session's at a moment in the block; on Spark Classic one trip tells whether the values of the last block,
+    but the zone, are still those of the session. Outside of blocks a setting is what it is when it is read.
 
 Which session
     A call that is given none uses the active one of the thread, else the one that the client used last, else the
@@ -37,6 +37,7 @@ _unknown: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDic
 """
 KNOWN_SECONDS = 60.0
 _TAGS = "spark.job.tags"
+_ZONE = "spark.sql.session.timeZone"
 _RANGE = re.compile(r"Range \(0, 1, step=1, splits=(?:Some\()?(\d+)")
 _WHERE_UNKNOWN = {
     "spark.sql.autoBroadcastJoinThreshold": "10485760b",
@@ -100,12 +101,15 @@ def _begin_values(spark: SparkSession) -> dict[str, str]:
 
 
 def _keep_values(spark: SparkSession) -> None:
-    """Those of the block, unless a setting has changed meanwhile."""
+    """Those of the block, unless a setting has changed meanwhile; but for the zone, which is the JVM's where none is
+    set: that changes without a change of the text.
+    """
     text, values = _block.text, _block.values
-    if text is None or values is None or _values.get(spark) == (text, values):
+    if text is None or values is None:
         return
-    if settings_text(spark) == text:
-        _values[spark] = text, values
+    kept = {name: value for name, value in values.items() if name != _ZONE}
+    if _values.get(spark) != (text, kept) and settings_text(spark) == text:
+        _values[spark] = text, kept
 
 
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()

@@ -37,7 +37,7 @@ def open_client(spark: SparkSession, arguments: Mapping[str, Any], make: Callabl
         if "connect" not in type(spark).__module__:
             # A process has one Classic application at a time.
             _end(lambda other: other[0] == process and other[1] != application)
-        _end(lambda other: _clients[other].closed)
+        _end(lambda other: other[0] == process and _clients[other].closed)
         client = _clients.get(key)
         if client is None:
             client = _clients[key] = make()

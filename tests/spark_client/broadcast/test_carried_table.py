@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -58,3 +59,16 @@ def test_a_larger_broadcast_and_one_of_another_process_are_mapped(empty_server: 
         small = client.broadcast(ROWS)
         for shared in (large, pickle.loads(pickle.dumps(small))):
             assert isinstance(shared.for_join(), Broadcast)
+
+
+def test_a_join_has_the_rows_that_were_broadcast_whatever_their_owner_writes_then(
+    empty_server: ServerProcess,
+) -> None:
+    numbers = np.arange(4)
+    with ShuffleClient(empty_server.location) as client:
+        shared = client.broadcast(pa.table({"id": numbers}))  # a view of them
+        numbers[:] = -1
+        carried = shared.for_join()
+        assert isinstance(carried, CarriedTable)
+        for table in (carried.table(), pickle.loads(pickle.dumps(carried)).table(), shared.table()):
+            assert table.column("id").to_pylist() == [0, 1, 2, 3]

@@ -127,6 +127,14 @@ def test_what_a_block_of_spark_classic_reads_after_a_change_stays_in_the_block()
         assert spark_setting(session, "spark.sql.timestampType") == "TIMESTAMP_LTZ"
 
 
+def test_the_zone_is_read_in_each_block_because_that_of_the_jvm_is_no_setting() -> None:
+    session: Any = ClassicSession()
+    for zone in ("Europe/Berlin", "UTC"):
+        session.conf.get = lambda _, zone=zone: zone
+        with settings_once(session):
+            assert spark_setting(session, "spark.sql.session.timeZone") == zone
+
+
 def test_a_setting_that_spark_does_not_know_is_an_error_once_and_counts_when_it_is_set() -> None:
     session, other = Session(), Session()
     both: list[Any] = [session, other]
