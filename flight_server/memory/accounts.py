@@ -24,8 +24,6 @@ shows it over permuted schedules):
                       reader (at most 1/4, because ``sends`` counts them, too), metadata (at most 1/4), and
                       dictionaries in force of running puts. 1/4, 1/4 and one message of 1/8 are 5/8: with room on
                       disk a producer waits for the disk only or, if dictionaries fill the account, for a put to end.
-                      A reader of versions with a very large key waits for ``frames`` beside its room in ``sends``,
-                      too, until a deadline.
     a stream waits    for ``arrivals`` before its next message is read. The streams that hold bytes there free
                       them at their deadlines.
     an action waits   for ``answers``, until a deadline, and may hold its request's bytes in ``arrivals``. An answer is

@@ -164,7 +164,7 @@ class Ranged:
 
     def read(self) -> dict[int, int]:
         """What readers see at the newest version."""
-        view = View(self.layout, self.rule, self.contents, self.since, self.upper)
+        view = View(self.layout, self.rule, self.contents, self.upper)
         found: dict[int, int] = {}
         part = ViewPart()
         while part.left:

@@ -190,7 +190,7 @@ class Changelog:
         """What can be read now; of a closed one by the reads that have begun. Raises DatasetDropped."""
         if self.state is not ChangelogState.CLOSED or not self.contents.runs:
             self.step("read")
-        return View(self.layout, self.rule, self.contents, self.since, self.upper, self.begun)
+        return View(self.layout, self.rule, self.contents, self.upper, self.begun)
 
     def check_version(self, version: int) -> int:
         """The version, if it can be asked for.

@@ -29,7 +29,6 @@ def restore(changelog: Changelog, stored: StoredChangelog, memory: MemoryPool, m
         metadata: counts its transactions.
     """
     files = [_file(changelog, *run) for run in stored.runs]
-    files.sort(key=lambda run: run.first_version)
     changelog.records.restore(stored, files)
     changelog.since = stored.since
     changelog.upper = stored.upper

@@ -62,7 +62,7 @@ class View:
     """The contents.
 
     Args:
-        since, upper: the versions that can be asked for.
+        upper: the newest version.
         begun: a fold whose keys read as folded.
         slice_bytes: about so many are read together.
     """
@@ -70,14 +70,9 @@ class View:
     layout: Layout
     rule: Rule
     contents: Contents
-    since: int
     upper: int
     begun: BegunFold | None = None
     slice_bytes: int = field(default_factory=lambda: SLICE_BYTES)
-
-    @property
-    def runs(self) -> tuple[Source, ...]:
-        return self.contents.sources
 
     @property
     def in_memory(self) -> bool:
@@ -90,8 +85,9 @@ class View:
     @property
     def slice_rows(self) -> int:
         """How many rows are read together: at most ``SLICE_ROWS``, fewer if they are large."""
-        rows = sum(run.rows for run in self.runs)
-        row_bytes = max(1, sum(run.size_bytes for run in self.runs) // max(1, rows))
+        runs = self.contents.sources
+        rows = sum(run.rows for run in runs)
+        row_bytes = max(1, sum(run.size_bytes for run in runs) // max(1, rows))
         return max(MIN_SLICE_ROWS, min(SLICE_ROWS, self.slice_bytes // row_bytes))
 
     def part(self, after: int | None, upto: int, before: ViewPart) -> ViewPart:
@@ -152,7 +148,7 @@ class View:
             yield updates
 
     def _runs_upto(self, version: int) -> list[Source]:
-        return [run for run in self.runs if run.first_version <= version]
+        return [run for run in self.contents.sources if run.first_version <= version]
 
     def _deltas(self, updates: Updates, after: int, upto: int, low: int) -> ViewPart:
         kept = shown(updates, after, upto, self.rule)

@@ -127,5 +127,5 @@ def test_a_large_key_is_read_in_pieces(
         layout, rule = Layout(keep_model.SCHEMA, spec), make_rule(spec, keep_model.SCHEMA)
         contents = Contents.empty(layout).committed([memory_run(updates_of(layout, run)) for run in runs])
         fold = None if begun is None else BegunFold(begun, min(after or 0, begun), 0, MAX_HASH)
-        view = View(layout, rule, contents, 0, 4, fold, slice_bytes)
+        view = View(layout, rule, contents, 4, fold, slice_bytes)
         assert read(view, after) == read(replace(view, slice_bytes=1 << 30), after)

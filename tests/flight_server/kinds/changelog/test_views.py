@@ -69,7 +69,7 @@ def test_hashes_in_a_narrow_band_are_cut_evenly() -> None:
 
 def view_of(runs: list[MemoryRun], layout: Layout, upper: int) -> View:
     rule = make_rule(KeepRule.parse({"rule": "latest", "key": "key", "order_by": "time"}), SCHEMA)
-    return View(layout, rule, Contents.empty(layout).committed(runs), 0, upper)
+    return View(layout, rule, Contents.empty(layout).committed(runs), upper)
 
 
 def test_a_view_reads_the_runs_together_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
