@@ -29,7 +29,7 @@ Holders
     close. What no call drops ends with its lease, which is renewed for as long as the dataset is held.
 
     Tasks that start their servers may have written to one that no report has named yet. What a job that failed has left
-    there is dropped when a later job names the server.
+    there is dropped by the tasks of the next job in that executor.
 """
 
 from __future__ import annotations
@@ -393,7 +393,8 @@ class DatasetMachine:
             dataset = self._datasets[name]
             dataset.step("run")
             dataset.run, dataset.generation, dataset.locations = job.run, generation, locations
-        return RunJob(job.number, job.run, dict.fromkeys(job.datasets, generation), locations)
+        left = () if locations else tuple(self._left)
+        return RunJob(job.number, job.run, dict.fromkeys(job.datasets, generation), locations, left)
 
     def ended(self, call: RunJob, reports: Iterable[Report], now_seconds: float) -> list[DriverCall]:
         """Spark's job is over; the reports of the attempts that it has accepted."""
@@ -413,12 +414,6 @@ class DatasetMachine:
             producers.add((report.dataset, report.producer))
         if self._is_released(job):
             return [*self._drops_of(portions, call.generations), *self._give_up(job, _released_error(job))]
-        drops = [
-            Drop(server.location, name, generation)
-            for server in starts.values()
-            if server.location not in self.servers.locations
-            for name, generation in self._left
-        ]
         # Tasks have reached them; a start that was lost meanwhile does not come back.
         for server in starts.values():
             if not self.servers.is_lost(server, job.losses_before):
@@ -431,10 +426,10 @@ class DatasetMachine:
             for server, portion in dataset.portions.items():
                 portion.is_lost = self.servers.is_lost(server, job.losses_before)
         if any(portion.is_lost for servers in portions.values() for portion in servers.values()):
-            return [*drops, *self._sealed(job, now_seconds)]
+            return self._sealed(job, now_seconds)
         seals = [seal for name in job.datasets for seal in self._seals(self._datasets[name])]
         job.seals = dict.fromkeys((seal.dataset, seal.server) for seal in seals)
-        return [*drops, *seals] if seals else self._sealed(job, now_seconds)
+        return [*seals] if seals else self._sealed(job, now_seconds)
 
     def run_failed(
         self, call: RunJob, error: Exception, now_seconds: float, *, is_final: bool = False
