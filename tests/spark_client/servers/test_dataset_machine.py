@@ -491,6 +491,17 @@ def test_what_failed_jobs_have_left_on_servers_that_no_report_named_is_for_the_n
     assert driver.running("e").left == (("failed", "g01"), ("given up", "g01"))
 
 
+def test_what_a_server_that_tasks_have_started_did_not_drop_is_for_the_next_tasks_to_drop() -> None:
+    driver = Driver(())
+    driver.sealed(A, B)
+    silent, answering = driver.machine.release("d")
+    driver.fail(silent, TimedOut("no answer"))
+    driver.answer(answering)
+    (job,) = driver.machine.plan({"e": PlannedDataset(4)}, TOKEN, driver.holder, driver.now)
+    assert isinstance(job, RunJob)
+    assert job.left == (("d", "g01"),)
+
+
 def test_tasks_that_choose_from_servers_that_the_driver_knows_have_nothing_to_drop(driver: Driver) -> None:
     driver.machine.run_failed(driver.running("failed"), ValueError("of the user"), driver.now, is_final=True)
     assert driver.running("e").left == ()
