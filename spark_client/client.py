@@ -287,11 +287,12 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def _register(self, spark: SparkSession) -> None:
         from spark_client.datasource import Registered  # noqa: PLC0415 - as above
+        from spark_client.pyspark_parts import register_source  # noqa: PLC0415 - as above
 
         servers = self._servers
         # One dataset is on one server: where servers are learnt, on the driver's.
         location = self.location if servers.home is None else servers.main.location
-        spark.dataSource.register(Registered(servers.main, location))  # type: ignore[arg-type]  # makes the source
+        register_source(spark, Registered(servers.main, location))
 
     # Spark's rows: pipelines, scans, results and broadcasts.
 
@@ -467,7 +468,8 @@ class ShuffleClient(DatasetCalls, Closable):
 
     @property
     def closed(self) -> bool:
-        return self._closed
+        """Whether :meth:`close` was called, or the embedded server has ended by itself."""
+        return self._closed or (self._embedded is not None and self._embedded.ended)
 
     def close(self) -> None:
         """Drop the client's results and broadcasts, end threads, connections, embedded server and those in executors.

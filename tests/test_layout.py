@@ -62,13 +62,14 @@ GRPC = frozenset({"grpc", "grpc_health", "grpc_status"})
 GRPC_ALLOWED = ("flight_server/lanes/grpc/", "flight_server/server.py", "flight_server/kinds/source/relay.py")
 # The embedded server's process is handed its parent's environment; nothing is read from it there. Which
 # interpreter Spark starts, how its workers show errors, and where they keep files is said in Spark's own variables; how
-# Arrow's allocator frees, in Arrow's.
+# Arrow's allocator frees, in Arrow's; what gRPC logs beside a command's own line, in gRPC's.
 ENVIRONMENT_ALLOWED = frozenset(
     {
         "flight_server/config.py",
-        "flight_server/host/unused_libraries.py",
+        "flight_server/host/arrow_pages.py",
         "flight_server/tracing/spans.py",
         "spark_client/connection/embedded.py",
+        "spark_client/commands/application.py",
         "spark_client/commands/doctor.py",
         "spark_client/executors/executor_servers.py",
         "spark_client/executors/interpreter.py",

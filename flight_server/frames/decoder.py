@@ -200,7 +200,7 @@ class FrameDecoder:
     def _too_large(self, size_bytes: int, verb: str) -> BadFrame:
         return BadFrame(
             f"the message {verb} {size_bytes} bytes, more than this server's limit of "
-            f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
+            f"{self._max_message_bytes}: write smaller batches, or raise --max-message and --memory-limit",
             limit_bytes=self._max_message_bytes,
         )
 

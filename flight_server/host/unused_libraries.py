@@ -1,10 +1,5 @@
-"""Keeps libraries that nothing uses out of the server's process, and has Arrow's allocator return freed pages to the
-system at once. Imported for its effect.
-
-**mimalloc** keeps freed pages for a while, so that merges of one large key, one after the other, took 200 MiB of
-resident memory and take 120 without that, in the same time. The frames that a client sends are not in its memory. It
-reads its settings when Arrow is loaded. A value that the user has set stays; what other processes inherit is not
-changed.
+"""Keeps libraries that nothing uses out of the server's process, and loads Arrow as the server needs it
+(``arrow_pages``). Imported for its effect.
 
 **rich.** If it is installed, structlog imports it for tracebacks, which the server prints otherwise: 6 MiB of resident
 memory. The command line's help has it all the same.
@@ -21,7 +16,6 @@ Only the command line imports this, before all of them; other processes are not 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -31,14 +25,11 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import Any
 
+from .arrow_pages import load_arrow
+
 NOT_NEEDED = ("pandas",)
-_PURGE_DELAY = "MIMALLOC_PURGE_DELAY"
 
-if _PURGE_DELAY not in os.environ:
-    os.environ[_PURGE_DELAY] = "0"
-    import pyarrow as pa  # noqa: F401  # only so that mimalloc reads it now
-
-    del os.environ[_PURGE_DELAY]
+load_arrow(kept_milliseconds=0)
 
 
 class _NotInstalled(MetaPathFinder):

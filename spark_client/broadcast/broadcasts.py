@@ -60,6 +60,7 @@ from spark_client.lanes import as_reader
 from spark_client.servers import Holder, HolderKind
 
 from .broadcast_copies import mapped, mapped_table, remove_here, withdraw
+from .carried_table import CARRIED_BYTES, CarriedTable
 from .content import BroadcastContent
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class Broadcast:
         self.owner = owner
         self._not_at_close: Callable[[], object] = lambda: None
         self._destroyed = False
+        self._small: pa.Table | None = None
 
     @classmethod
     def create(cls, owner: Shuffles, data: Any, name: str | None = None) -> Broadcast:
@@ -100,7 +102,9 @@ class Broadcast:
             if not isinstance(data, DataFrame):
                 table = _table(data)
                 sealed = owner.write_table(dataset, table, run)
-                return cls._made(owner, sealed, name, None, _counts_of(table))
+                made = cls._made(owner, sealed, name, None, _counts_of(table))
+                made._small = table if table.nbytes <= CARRIED_BYTES else None
+                return made
             where = f"broadcast {name!r}"
             check_frame(data, where)
             owner.sessions.used(data.sparkSession)
@@ -208,6 +212,10 @@ class Broadcast:
         """
         self._check()
         return mapped_table(self._content, self)
+
+    def for_join(self) -> Broadcast | CarriedTable:
+        """What the tasks of a join get: a small table that the driver had itself is carried with their plan."""
+        return self if self._small is None else CarriedTable(self._small, self._check)
 
     def unpersist(self) -> None:
         """Withdraw the copies of all hosts; a later ``table`` fetches it again. Calling it twice is fine.

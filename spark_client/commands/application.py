@@ -14,6 +14,7 @@ Exit codes
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -30,7 +31,7 @@ from flight_server.protocol import FlightShuffleError
 from spark_client.connection import NoAnswer
 
 from . import dataset_commands, doctor, server_commands, transfer_commands
-from .printing import printable
+from .printing import printable, without_calls
 
 PROGRAM = "flight-shuffle"
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
@@ -53,6 +54,7 @@ for _group in (dataset_commands, transfer_commands, doctor, server_commands):
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its exit code. None for the command line's arguments."""
     words = [*(sys.argv[1:] if arguments is None else arguments)]
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else gRPC writes lines of its own beside the error's
     try:
         with ctrl_c_remembered():
             answer: Any = get_command(_app).main(
@@ -67,9 +69,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except NoAnswer as error:
         return _say(UNREACHABLE, error.message)
     except FlightShuffleError as error:
-        # Where the client explains the server's error, it names calls of Python.
-        servers = error.__context__ if isinstance(error.__context__, type(error)) else error
-        return _say(REFUSED, servers.message)
+        return _say(REFUSED, without_calls(error))
     except (OSError, pa.ArrowException) as error:
         return _say(REFUSED, str(error))
     except Exception as error:  # noqa: BLE001 - of ours; a traceback could show a token

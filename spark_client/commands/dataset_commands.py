@@ -12,7 +12,7 @@ from spark_client import DatasetInfo
 from spark_client.connection import NoAnswer
 
 from .connected import Link, connected
-from .printing import duration, print_json, print_line, print_table, size
+from .printing import duration, print_json, print_line, print_table, size, without_calls
 
 
 def add_to(app: typer.Typer) -> None:
@@ -123,11 +123,13 @@ def _drop(link: Link, names: Annotated[list[str], typer.Argument(help="the datas
                 refused.append(error)
             if link.as_json:
                 error_text = (
-                    refused[-1].message if refused and refused[-1].detail.get("dataset") == name else None
+                    without_calls(refused[-1])
+                    if refused and refused[-1].detail.get("dataset") == name
+                    else None
                 )
                 print_json({"name": name, "dropped": error_text is None, "error": error_text})
     if refused:
-        raise FlightShuffleError("; ".join(each.message for each in refused))
+        raise FlightShuffleError("; ".join(map(without_calls, refused)))
 
 
 def _why(

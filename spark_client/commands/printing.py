@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import readable_size
 
 _WIDE = 100_000
@@ -46,6 +47,12 @@ def cell(value: object) -> str:
     """The value in few characters; a dash for None."""
     text = "-" if value is None else f"{value:,}" if isinstance(value, int) else printable(str(value))
     return text if len(text) <= _CELL_CHARACTERS else f"{text[: _CELL_CHARACTERS - 1]}…"
+
+
+def without_calls(error: FlightShuffleError) -> str:
+    """The error's message; the server's, where the client has explained it by calls of Python."""
+    explained = error.__context__
+    return explained.message if type(explained) is type(error) else error.message
 
 
 def printable(text: str) -> str:

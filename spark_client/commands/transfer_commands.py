@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from flight_server.protocol import AlreadyExists
+from flight_server.protocol import AlreadyExists, FlightShuffleError
 from spark_client.arrow import printable_values
 
 from .connected import Link, connected
@@ -90,7 +90,7 @@ def _put(
         try:
             client.put(name, reader, mode="overwrite" if overwrite else "create")
         except AlreadyExists as error:
-            raise AlreadyExists(
+            raise FlightShuffleError(
                 f"dataset {name!r} exists: choose another name, drop it, or say --overwrite", **error.detail
             ) from None
     transfer.print(link, name, file)

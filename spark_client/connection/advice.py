@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from flight_server.host import load_pair
 from flight_server.protocol import (
+    DEFAULT_HTTP_PORT,
     DEFAULT_PORT,
     AlreadyExists,
     InvalidRequest,
@@ -58,6 +59,7 @@ def check_location(location: Any) -> str:
         if location.startswith("grpc+unix:"):
             return location
     rest = re.sub(r"^[a-z+]*://", "", location).split("/")[0] if isinstance(location, str) else ""
+    rest = re.sub(f":{DEFAULT_HTTP_PORT}$", f":{DEFAULT_PORT}", rest)
     meant = (
         rest if re.fullmatch(r"[^\s@]+:[0-9]{1,5}", rest) else f"{rest.rstrip(':') or 'host'}:{DEFAULT_PORT}"
     )

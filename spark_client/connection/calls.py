@@ -104,8 +104,8 @@ class EmbeddedEnded(Unreachable):
         """``what`` was on the server; ``error`` is that of the connection."""
         reason = error.detail.get("reason", error.message)
         return cls(
-            f"{what} is gone: its server was embedded in a ShuffleClient that was closed, or whose driver has ended; "
-            f"make a new client, and run the program again ({reason})",
+            f"{what} is gone: its server was embedded in a ShuffleClient that was closed, or has ended by itself or "
+            f"with its driver; make a new client, and run the program again ({reason})",
             **(error.detail | {"reason": reason}),
         )
 
@@ -206,10 +206,13 @@ def translate(error: BaseException, call: Call) -> FlightShuffleError:
         return InvalidRequest(at, **where)
     if isinstance(error, flight.FlightError | OSError):
         if (refusal := _NOT_CONNECTED.match(sentence)) is not None:
-            at = (
-                f"no server answers at {call.location}: start `flight-server` there, or look with "
-                f"`flight-shuffle doctor` ({sentence[refusal.end() :].strip() or sentence})"
+            reason = sentence[refusal.end() :].strip() or sentence
+            trouble = (
+                f"the certificate at {call.location} is not trusted: give its authority as tls_root_certs"
+                if "certificate" in reason
+                else f"no server answers at {call.location}: start `flight-server` there"
             )
+            at = f"{trouble}, or look with `flight-shuffle doctor` ({reason})"
         else:
             at = f"the connection failed: {at}"
         unreachable = Unreachable(at, **where)

@@ -77,6 +77,10 @@ class Embedded:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def close(self) -> None:
         """End the server and wait for its end. Twice is fine."""
         process = self._process

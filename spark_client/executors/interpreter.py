@@ -55,9 +55,13 @@ if __name__ == "__main__":
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd()
     sys.path.append({root!r})
+    from flight_server.host.arrow_pages import load_arrow
+    load_arrow(kept_milliseconds={kept})
     from spark_client.executors.forked_workers import main
     main()
 """
+_KEPT_MILLISECONDS = 60_000
+"""Of freed memory of Arrow's: as long as Spark keeps an idle worker."""
 _MEMORY = "spark.executor.pyspark.memory"
 _MOST_PATH_BYTES = 120
 """Older versions of Linux take no longer name in a program's first line."""
@@ -139,7 +143,8 @@ def _program(name: str) -> str | None:
     if len(os.fsencode(python)) > _MOST_PATH_BYTES or " " in python:
         return None
     path = private_directory() / "python"
-    path.write_text(_PROGRAM.format(python=python, root=str(Path(__file__).parents[2])))
+    root = str(Path(__file__).parents[2])
+    path.write_text(_PROGRAM.format(python=python, root=root, kept=_KEPT_MILLISECONDS))
     path.chmod(0o700)
     return str(path)
 

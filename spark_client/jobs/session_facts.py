@@ -2,7 +2,8 @@
 
 Settings
     A reading of one takes a trip to the JVM, or to a server. In a block of :func:`settings_once` each setting has one
-    value, the session's at a moment in the block. Outside of blocks a setting is what it is when it is read.
+    value, the session's at a moment in the block; on Spark Classic one trip tells whether the values of the last block
+    are still those of the session. Outside of blocks a setting is what it is when it is read.
 
 Which session
     A call that is given none uses the active one of the thread, else the one that the client used last, else the
@@ -29,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from flight_server.protocol import InvalidRequest
 from spark_client.executors import use_own_interpreter
+from spark_client.pyspark_parts import settings_text
 
 _unknown: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
 """The settings that a session's version of Spark does not know: to be told so takes a hundred times as long as a value.
@@ -65,13 +67,16 @@ _WHERE_UNKNOWN = {
 
 
 class _Block(threading.local):
-    """That of this thread."""
+    """That of this thread; ``text`` is of all settings of the session, ``values`` are None until the first is read."""
 
     spark: SparkSession | None = None
-    values: dict[str, str]
+    text: str | None = None
+    values: dict[str, str] | None = None
 
 
 _block = _Block()
+_values: weakref.WeakKeyDictionary[SparkSession, tuple[str, dict[str, str]]] = weakref.WeakKeyDictionary()
+"""Of each session the text of all settings, and the values that blocks have read while it was this one."""
 
 
 @contextmanager
@@ -80,11 +85,27 @@ def settings_once(spark: SparkSession) -> Iterator[None]:
     if _block.spark is not None:
         yield
         return
-    _block.spark, _block.values = spark, {}
+    _block.spark, _block.values = spark, None
     try:
         yield
+        _keep_values(spark)
     finally:
         _block.spark = None
+
+
+def _begin_values(spark: SparkSession) -> dict[str, str]:
+    _block.text = settings_text(spark)
+    text, values = _values.get(spark, (None, {}))
+    return {**values} if text == _block.text else {}
+
+
+def _keep_values(spark: SparkSession) -> None:
+    """Those of the block, unless a setting has changed meanwhile."""
+    text, values = _block.text, _block.values
+    if text is None or values is None or _values.get(spark) == (text, values):
+        return
+    if settings_text(spark) == text:
+        _values[spark] = text, values
 
 
 _cores: weakref.WeakKeyDictionary[SparkSession, tuple[float, int | None]] = weakref.WeakKeyDictionary()
@@ -126,6 +147,8 @@ def spark_setting(spark: SparkSession, name: str) -> str:
     """
     if _block.spark is not spark:
         return _read(spark, name)
+    if _block.values is None:
+        _block.values = _begin_values(spark)
     if name not in _block.values:
         _block.values[name] = _read(spark, name)
     return _block.values[name]

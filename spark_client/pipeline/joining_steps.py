@@ -182,7 +182,7 @@ def join(
         declared.schema,
     )
     if table is not None:
-        return with_stage(steps, TableJoinStage(declared, plan, table, right.declared), struct)
+        return with_stage(steps, TableJoinStage(declared, plan, table.for_join(), right.declared), struct)
     pair, *placed = paired(steps, right, keys, numPartitions, where)
     stage: Stage = JoinStage(declared, plan, *placed)
     if nearest:

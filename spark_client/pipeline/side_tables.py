@@ -1,8 +1,8 @@
-"""Holds the small sides of joins (``held_joins``): the driver reads a sealed one, and makes a broadcast of it.
+"""Holds the small sides of joins (``held_joins``): the driver reads a sealed one, and gives its rows to the tasks.
 
 Guarantee: all tasks of a join hold the same rows, also where the side's stages give other ones each time: the driver
-runs them once. A host's tasks share a copy (``broadcast``), where it can keep one; that of the driver, too. The
-broadcast is dropped when the run ends.
+runs them once. Tasks get few rows with their plan (``broadcast.carried_table``). Of more the driver makes a broadcast,
+which is dropped when the run ends: a host's tasks share a copy, where it can keep one; that of the driver, too.
 
 Limits
     A side is held up to ``spark.sql.autoBroadcastJoinThreshold``, as Spark's own joins do, 10 MiB by default, in bytes
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from flight_server.protocol import FlightShuffleError
 from spark_client.arrow import Declared
-from spark_client.broadcast import Broadcast, SmallTable
+from spark_client.broadcast import CARRIED_BYTES, Broadcast, CarriedTable, SmallTable
 from spark_client.jobs import SealedDataset, Shuffles, broadcast_threshold_bytes
 from spark_client.steps import TableJoinStage, run
 
@@ -115,13 +115,19 @@ class SideTables:
             name = f"{declared.stage}, keys of {small.exchange}"
             declared = replace(small.other.leg.declared, stage=name, by_name=False)
             rows = rows.select(plan.right_schema.names)
-        table = Broadcast.create(self._shuffles, rows, f"side of {small.stage.declared.stage}")
-        self._tables.append(table)
+        held = self._held(rows, f"side of {small.stage.declared.stage}")
         side = Declared(str(small.exchange), plan.right_schema)
         done = _LEFT_OUT if small.leaves_out else _THINNED_OUT
         self.notes |= dict(zip((small.exchange, small.other), done, strict=True))
         _log.info("%s: %d rows of %s are held", small.stage.declared.stage, len(rows), small.exchange)
-        return TableJoinStage(declared, plan, SmallTable(table), side)
+        return TableJoinStage(declared, plan, held, side)
+
+    def _held(self, rows: pa.Table, name: str) -> CarriedTable | SmallTable:
+        if rows.nbytes <= CARRIED_BYTES:
+            return CarriedTable(rows)
+        table = Broadcast.create(self._shuffles, rows, name)
+        self._tables.append(table)
+        return SmallTable(table)
 
 
 def _rows_of(small: SmallSide, sealed: SealedDataset, most_bytes: int) -> pa.Table | None:

@@ -1,6 +1,6 @@
 """Names that PySpark does not document, or has only in some of the versions that this package supports: its rules for
 schemas and for the annotations of functions, its pickler, and its inner parts for jobs without a query, for the
-admission control of streams, for Ctrl-C during a call of the JVM, and for the worker's connection.
+admission control of streams, for Ctrl-C during a call of the JVM, for the JVM's log, and for the worker's connection.
 
 Nothing else here imports such names (``tests/test_layout.py``), and a test has all of them in every version.
 """
@@ -89,6 +89,23 @@ def make_active(spark: Any) -> None:
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
+def register_source(spark: Any, source: Any) -> None:
+    """``spark.dataSource.register``, without Spark's warning that another source of that name is replaced."""
+    log4j = None if "connect" in type(spark).__module__ else spark._jvm.org.apache.logging.log4j
+    # Py4J gives a JavaPackage for a class that there is not, as in a JVM that logs by another library.
+    if log4j is None or type(log4j.core.config.Configurator).__name__ == "JavaPackage":
+        spark.dataSource.register(source)
+        return
+    level = log4j.LogManager.getLogger(_SOURCES).getLevel()
+    log4j.core.config.Configurator.setLevel(_SOURCES, log4j.Level.ERROR)
+    try:
+        spark.dataSource.register(source)
+    finally:
+        log4j.core.config.Configurator.setLevel(_SOURCES, level)
+
+
+_SOURCES = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+
 Numbered = Callable[[int, Iterator[Any]], Iterator[Any]]
 
 
@@ -119,6 +136,7 @@ def numbers_rdd(context: SparkContext, tasks: int, function: Numbered, environme
     return RDD(rdd.asJavaRDD(), spark, spark.serializer)
 
 
+_SETTINGS = "flight_shuffle_settings"
 _CLASSES = ("PythonRDD", "PythonUtils", "SimplePythonFunction")
 
 
@@ -149,6 +167,17 @@ def collected(rdd: Any) -> list[Any]:
         if cause is None or not cause.getClass().getName().endswith(".PythonException"):
             raise
         raise PythonException(origin=cause) from None
+
+
+def settings_text(spark: Any) -> str | None:
+    """All that was set in a session of Spark Classic: another text after any change. None of another session."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:
+        return None
+    if _SETTINGS not in vars(session):
+        # Its map, which is one object for the session's life.
+        vars(session)[_SETTINGS] = session.sessionState().conf().settings()
+    return str(vars(session)[_SETTINGS].toString())
 
 
 def session_tag(spark: Any) -> str:
@@ -212,5 +241,6 @@ __all__ = [
     "numbers_rdd",
     "run_daemon",
     "session_tag",
+    "settings_text",
     "worker_connection",
 ]

@@ -1,8 +1,9 @@
 """The clients that programs share: one for each process, Spark application and set of arguments.
 
 Guarantee: two calls of :func:`open_client` with equal arguments return one client while it is open. A client ends by
-its ``close``; with the process; and, on Spark Classic, at the first call for the process's next application. Sessions
-of one application share a client, because Spark makes new session objects of the same session.
+its ``close``; with the process; at the next call, where its embedded server has ended by itself; and, on Spark Classic,
+at the first call for the process's next application. Sessions of one application share a client, because Spark makes
+new session objects of the same session.
 
 A forked child makes clients of its own and ends none of its parent's.
 """
@@ -36,8 +37,7 @@ def open_client(spark: SparkSession, arguments: Mapping[str, Any], make: Callabl
         if "connect" not in type(spark).__module__:
             # A process has one Classic application at a time.
             _end(lambda other: other[0] == process and other[1] != application)
-        for closed in [key for key, client in _clients.items() if client.closed]:
-            del _clients[closed]
+        _end(lambda other: _clients[other].closed)
         client = _clients.get(key)
         if client is None:
             client = _clients[key] = make()

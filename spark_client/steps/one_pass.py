@@ -206,10 +206,11 @@ def iterable(result: Any, stage: str, expected: str) -> Iterable[Any]:
 
 def unexpected(result: Any, kind: Any, stage: str) -> InvalidRequest:
     """The error for a result of a function that is not of the kind."""
-    return InvalidRequest(
-        f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected",
-        stage=stage,
-    )
+    message = f"{stage}: the function gave {type(result).__name__} where pyarrow.{kind.__name__} is expected"
+    if hasattr(result, "__arrow_c_stream__"):  # tables, and frames of pandas and Polars
+        of_batches = "`yield from pyarrow.table(result).to_batches()` gives its batches"
+        message += f"; {of_batches if kind is pa.RecordBatch else '`pyarrow.table(result)` makes one of it'}"
+    return InvalidRequest(message, stage=stage)
 
 
 def drained(items: list[T]) -> Iterator[T]:

@@ -164,7 +164,7 @@ class Incoming:
         if size_bytes > self._max_message_bytes:
             raise BadFrame(
                 f"a message of {size_bytes} bytes is announced, more than this server's limit of "
-                f"{self._max_message_bytes}: write smaller batches, or raise --max-message",
+                f"{self._max_message_bytes}: write smaller batches, or raise --max-message and --memory-limit",
                 limit_bytes=self._max_message_bytes,
             )
         if self._head is CHECKED_LENGTH:

@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from spark_client import ShuffleClient
 from spark_client.broadcast import Broadcast
-from spark_client.pipeline import held_joins
+from spark_client.pipeline import held_joins, side_tables
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -82,14 +82,16 @@ def test_rows_are_sparks_whether_a_side_is_held_or_not(
     client: ShuffleClient,
     files: Path,
     capsys: pytest.CaptureFixture[str],
-    how: Any,
+    monkeypatch: pytest.MonkeyPatch,
     *,
+    how: Any,
     small_left: bool,
 ) -> None:
     sides = {"small_left": small_left}
     expected = rows_of(sparks(joining, files, how, **sides).toArrow())
-    for threshold in ("-1", "10MB"):
+    for threshold, carried_bytes in (("-1", 1 << 20), ("10MB", 1 << 20), ("10MB", 0)):
         joining.conf.set(THRESHOLD, threshold)
+        monkeypatch.setattr(side_tables, "CARRIED_BYTES", carried_bytes)
         pipeline = both(client, files, how, **sides)
         assert rows_of(pipeline.toArrow()) == expected, threshold
         pipeline.explain()
@@ -189,6 +191,7 @@ def test_a_server_that_is_lost_with_a_held_side_costs_a_rerun(
             kill(made[-1]._content.source.server.location)
         return made[-1]
 
+    monkeypatch.setattr(side_tables, "CARRIED_BYTES", 0)
     monkeypatch.setattr(Broadcast, "create", killing)
     with ShuffleClient(",".join(server.location for server in servers)) as several:
         shuffles: Any = several._owned()
@@ -215,6 +218,7 @@ def test_ctrl_c_while_a_held_side_is_made_leaves_nothing(
         raise KeyboardInterrupt
 
     with ShuffleClient(server.location) as client:
+        monkeypatch.setattr(side_tables, "CARRIED_BYTES", 0)
         monkeypatch.setattr(Broadcast, "_made", interrupted)
         joined = both(client, files, "inner", small_left=False)
         with pytest.raises(KeyboardInterrupt):

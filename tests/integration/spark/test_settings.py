@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +13,10 @@ import pytest
 
 from flight_server.protocol import InvalidRequest
 from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
+from spark_client.connection import EmbeddedEnded
 from spark_client.jobs import batch_limits, session_facts
 from spark_client.steps import BatchLimits
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
@@ -171,6 +175,30 @@ def test_without_a_location_a_local_master_has_an_embedded_server(spark: SparkSe
         assert ShuffleClient.getOrCreate(spark, location="embedded") is client
 
 
+def test_the_source_of_a_client_replaces_another_without_a_warning(
+    spark: SparkSession, server: ServerProcess
+) -> None:
+    from spark_client import FlightDataSource
+
+    jvm: Any = spark._jvm
+    log4j, logged = jvm.org.apache.logging.log4j, jvm.java.io.StringWriter()
+    appender = log4j.core.appender.WriterAppender.createAppender(None, None, logged, "test", False, True)
+    appender.start()
+    log4j.LogManager.getRootLogger().addAppender(appender)
+    logger = "org.apache.spark.sql.execution.datasources.DataSourceManager"
+    log4j.core.config.Configurator.setLevel(logger, log4j.Level.WARN)
+    try:
+        with ShuffleClient(server.location, token=TOKEN) as client:
+            client.register(spark)
+            client.register(spark)
+        assert "replaced" not in logged.toString()
+        spark.dataSource.register(FlightDataSource)  # those of others are logged as before
+        assert "The data source flight replaced" in logged.toString()
+    finally:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
+        log4j.LogManager.getRootLogger().removeAppender(appender)
+
+
 def _without_defaults(spark: SparkSession) -> None:
     from spark_client import FlightDataSource
 
@@ -186,6 +214,19 @@ def test_a_server_of_its_own_is_asked_for_by_name(spark: SparkSession, settings:
         assert client._server.writing.compression == "lz4"
         client.put("countries", pa.table({"code": ["AT", "JP"]}))
         assert spark.read.format("flight").load("countries").count() == 2
+
+
+def test_a_client_whose_embedded_server_was_killed_is_followed_by_another(spark: SparkSession) -> None:
+    killed = ShuffleClient.getOrCreate(spark)
+    assert killed._embedded is not None
+    os.kill(killed._embedded.pid, signal.SIGKILL)
+    eventually(lambda: killed.closed, True)
+    with pytest.raises(EmbeddedEnded, match="has ended by itself or with its driver; make a new client"):
+        killed.put("ten", pa.table({"n": [10]}))
+    with ShuffleClient.getOrCreate(spark) as client:
+        assert client is not killed
+        client.put("ten", pa.table({"n": [10]}))
+        assert spark.read.format("flight").load("ten").count() == 1
 
 
 def test_a_token_goes_to_no_other_server_than_the_sessions(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from spark_client.cli import main
 from spark_client.commands import run
 from spark_client.executors import shipping
+from tests.support.certificates import self_signed
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
 
@@ -65,6 +67,26 @@ def test_the_environment_names_server_and_token_and_no_secret_is_printed(
     assert run(["ls"]) == 0
     assert run(["ls", "--help"]) == 0
     assert "secret" not in capsys.readouterr().out
+
+
+def test_an_untrusted_certificate_is_one_line_that_says_so(
+    flight_server_process: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    cert, key = self_signed(tmp_path)
+    server = flight_server_process(tls_cert=cert, tls_key=key)
+    program = [
+        sys.executable,
+        "-m",
+        "spark_client.cli",
+    ]  # gRPC writes to the descriptor, as its first call finds it
+    ended = subprocess.run(
+        [*program, "ls", "-s", server.location], capture_output=True, text=True, check=False
+    )
+    remedy = "give its authority as tls_root_certs, or look with `flight-shuffle doctor`"
+    assert ended.stderr.startswith(
+        f"flight-shuffle: the certificate at {server.location} is not trusted: {remedy} ("
+    )
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (3, 1)
 
 
 def test_an_error_of_ours_is_one_line_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ def test_all_datasets_that_are_there_are_dropped(client: ShuffleClient, command:
         ("b", True),
     ]
     assert "'none'" in said.lines[1]["error"]
+    assert "datasets()" not in said.lines[1]["error"] + said.err
     assert len(said.err.splitlines()) == 1
     assert client.datasets() == []
 

@@ -122,7 +122,9 @@ def test_a_put_under_a_name_that_exists_is_refused_or_overwrites(
     client.put("t", TABLE.slice(0, 1))
     said = command("put", file, "t")
     assert said.code == 1
-    assert "exists" in said.err
+    assert said.err == (
+        "flight-shuffle: dataset 't' exists: choose another name, drop it, or say --overwrite\n"
+    )
     assert command("put", file, "t", "--overwrite").code == 0
     assert client.get("t").read_all().equals(TABLE)
 

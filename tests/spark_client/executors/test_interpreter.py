@@ -15,6 +15,7 @@ import pytest
 from spark_client.executors import in_forked_workers, interpreter
 
 MEMORY = "spark.executor.pyspark.memory"
+DELAY = "MIMALLOC_PURGE_DELAY"
 
 
 class Context:
@@ -37,14 +38,27 @@ def python_of(context: Context) -> str:
     return python
 
 
-def ran(*arguments: str, directory: Path) -> list[str]:
-    """What a program prints that Spark starts for a function with these arguments."""
-    environment = os.environ | {"PYTHONPATH": str(directory)}
+def started(*arguments: str, directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program that Spark starts for a function with these arguments, when it has ended."""
+    environment = os.environ | {"PYTHONPATH": str(directory)} | environment
     command = [python_of(Context()), *arguments]
-    done = subprocess.run(
+    return subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, check=True, timeout=60
     )
-    return list(json.loads(done.stdout))
+
+
+def ran(*arguments: str, directory: Path) -> list[str]:
+    """What it prints."""
+    return list(json.loads(started(*arguments, directory=directory).stdout))
+
+
+def stand_in(directory: Path, code: str) -> None:
+    """Put this code in the place of the daemon."""
+    room = directory / "spark_client" / "executors"
+    room.mkdir(parents=True)
+    for package in (room.parent, room):
+        (package / "__init__.py").touch()
+    (room / "forked_workers.py").write_text(code)
 
 
 @pytest.mark.parametrize("master", ["local", "local[*, 3]", "local-cluster[2,1,1024]"])
@@ -72,15 +86,23 @@ def test_the_interpreter_stays_where_workers_may_be_other_ones(
 def test_the_program_is_the_interpreter_but_where_spark_starts_its_own_daemon(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
     assert ran("-m", "other", "pyspark.worker", directory=tmp_path) == ["pyspark.worker"]
-    # What stands for the daemon; the path is that of a program which is started by its module's name.
-    room = tmp_path / "spark_client" / "executors"
-    room.mkdir(parents=True)
-    for package in (room.parent, room):
-        (package / "__init__.py").touch()
-    shown = "import json, sys; main = lambda: print(json.dumps([sys.argv[1], sys.path[0]]))"
-    (room / "forked_workers.py").write_text(shown)
+    # The path is that of a program which is started by its module's name.
+    stand_in(tmp_path, "import json, sys; main = lambda: print(json.dumps([sys.argv[1], sys.path[0]]))")
     shown_by_daemon = ran("-m", "pyspark.daemon", "pyspark.worker", directory=tmp_path)
     assert shown_by_daemon == ["pyspark.worker", str(tmp_path)]
+
+
+@pytest.mark.parametrize(("set_by_user", "kept"), [({}, "60000"), ({DELAY: "5"}, "5")])
+def test_arrow_keeps_freed_memory_for_a_worker_s_next_task_unless_the_user_says_how_long(
+    tmp_path: Path, set_by_user: dict[str, str], kept: str
+) -> None:
+    stand_in(tmp_path, f"import os; main = lambda: print(os.environ.get({DELAY!r}))")
+    daemon = ("-m", "pyspark.daemon", "pyspark.worker")
+    done = started(*daemon, directory=tmp_path, MIMALLOC_VERBOSE="1", **set_by_user)
+    assert f"option 'purge_delay': {kept} " in done.stderr
+    assert done.stdout.split() == [str(set_by_user.get(DELAY))], (
+        "what a task starts inherits the user's value"
+    )
 
 
 def test_an_interpreter_that_no_program_can_name_stays(

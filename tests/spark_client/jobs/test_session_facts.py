@@ -86,6 +86,47 @@ def test_a_setting_is_read_once_in_a_block_and_each_time_outside_of_blocks() -> 
     assert session.trips == 6
 
 
+class ClassicSession(Session):
+    """One of Spark Classic, whose JVM tells all settings at once; that trip counts, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        settings = SimpleNamespace(toString=self._text)
+        conf = SimpleNamespace(settings=lambda: settings)
+        self._jsparkSession = SimpleNamespace(sessionState=lambda: SimpleNamespace(conf=lambda: conf))
+
+    def _text(self) -> str:
+        self.trips += 1
+        return str(self.settings)
+
+
+def test_a_later_block_of_spark_classic_reads_settings_again_after_a_change_only() -> None:
+    session: Any = ClassicSession()
+    for _ in range(3):
+        with settings_once(session):
+            assert read_all(session, 2) == ["7", "false"] * 2
+    assert session.trips == 1 + 2 + 1 + 2
+    session.settings["spark.app.name"] = "another"
+    session.settings[NAMES[0]] = "8"
+    for _ in range(2):
+        with settings_once(session):
+            assert read_all(session) == ["8", "false"]
+    assert session.trips == 6 + 1 + 2 + 1 + 1
+
+
+def test_what_a_block_of_spark_classic_reads_after_a_change_stays_in_the_block() -> None:
+    session: Any = ClassicSession()
+    with settings_once(session):
+        read_all(session)
+    with settings_once(session):
+        spark_setting(session, NAMES[0])
+        session.settings["spark.sql.timestampType"] = "TIMESTAMP_NTZ"
+        assert spark_setting(session, "spark.sql.timestampType") == "TIMESTAMP_NTZ"
+        session.settings["spark.sql.timestampType"] = "TIMESTAMP_LTZ"
+    with settings_once(session):
+        assert spark_setting(session, "spark.sql.timestampType") == "TIMESTAMP_LTZ"
+
+
 def test_a_setting_that_spark_does_not_know_is_an_error_once_and_counts_when_it_is_set() -> None:
     session, other = Session(), Session()
     both: list[Any] = [session, other]

@@ -102,7 +102,10 @@ def test_an_error_of_the_input_is_not_blamed_on_a_function() -> None:
     [
         (lambda _: None, "returned NoneType; it must return an iterator"),
         (lambda _: pa.table({"k": ["a"]}), "returned Table; it must return an iterator"),
-        (lambda _: iter([pa.table({"k": ["a"]})]), "gave Table where pyarrow.RecordBatch is expected"),
+        (
+            lambda _: iter([pa.table({"k": ["a"]})]),
+            r"gave Table where pyarrow.RecordBatch is expected; `yield from pyarrow.table\(result\)",
+        ),
     ],
 )
 def test_a_result_of_the_wrong_kind_is_named(fn: Any, what: str) -> None:
@@ -111,8 +114,12 @@ def test_a_result_of_the_wrong_kind_is_named(fn: Any, what: str) -> None:
 
 
 def test_a_group_result_of_the_wrong_kind_is_named() -> None:
-    with pytest.raises(InvalidRequest, match="gave dict where"):
-        list(run([group_stage(lambda table: table.to_pydict())], iter([batch(["a"], [1])])))
+    for fn, what in (
+        (lambda table: table.to_pydict(), r"gave dict where pyarrow\.Table is expected\n"),
+        (lambda table: table.to_pandas(), r"gave DataFrame .*; `pyarrow\.table\(result\)` makes one of it\n"),
+    ):
+        with pytest.raises(InvalidRequest, match=what):
+            list(run([group_stage(fn)], iter([batch(["a"], [1])])))
 
 
 @pytest.mark.parametrize(("limits", "expected"), [
