@@ -192,7 +192,7 @@ def test_a_task_drops_what_failed_jobs_have_left_in_its_executor_once_in_a_proce
         assert datasets() == ["left", "left"]
         Destination(client, "g", locations, left=(("left", "0123456789abcdef"),)).drop_left(0)
         assert datasets() == ["left", "left"], "they are not the executor's own"
-        left = (("never there", "0123456789abcdef"), ("left", "0123456789abcdef"))
+        left = (("absent", "0123456789abcdef"), ("left", "0123456789abcdef"))
         destination = Destination(client, "g", (), executors=servers, left=left)
         for _ in range(2):
             destination.drop_left(0)
