@@ -97,6 +97,9 @@ def test_what_a_failed_job_has_left_on_servers_that_the_driver_does_not_know_is_
     again = set().union(*run())
     assert len(again) == 1
     assert again != first
+    # The client ends those servers at its close that it knows.
+    df = numbered(spark)
+    assert client.pipeline(df).mapInArrow(slowly, df.schema).repartition(2, "id").toDF().count() == ROWS
 
 
 def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured_and_the_servers_demand_a_token(
