@@ -129,10 +129,23 @@ def _options_of_settings(function: Callable[..., None]) -> Callable[..., None]:
     config_file = Annotated[
         Path | None, typer.Option("--config", help="TOML file with settings", metavar="PATH")
     ]
-    options.append(_keyword("config_file", config_file))
+    version = Annotated[
+        bool | None,
+        typer.Option("--version", help="Print the version", callback=_print_version, is_eager=True),
+    ]
+    options += [_keyword("config_file", config_file), _keyword("version", version)]
     function.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined] # what inspect reads first
     function.__annotations__ = {option.name: option.annotation for option in options}
     return function
+
+
+def _print_version(is_asked: bool | None) -> None:  # noqa: FBT001 - typer's signature
+    if is_asked:
+        # Imported here: a server without metrics needs no library for them.
+        from flight_server.reporting.metrics import versions  # noqa: PLC0415  # as said above
+
+        typer.echo(f"flight-server {versions()['version']}")
+        raise typer.Exit
 
 
 def _keyword(name: str, annotation: Any) -> inspect.Parameter:

@@ -326,7 +326,8 @@ class ChangelogRecords:
 
         def replace(rows: _Rows) -> None:
             rows.since = since
-            rows.delete(VERSION, "last <= ?", covered)
+            # By ``first``, too, which is in the table's key: else all rows would be read, twice.
+            rows.delete(VERSION, "first <= ? AND last <= ?", covered, covered)
             if folded:
                 rows.delete(FOLD, "upto >= 0")
             self._put_runs(rows, runs)

@@ -107,7 +107,7 @@ class _ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         server = self._server
-        yield InfoMetricFamily(PREFIX + "build", "the versions that run", value=_build())
+        yield InfoMetricFamily(PREFIX + "build", "the versions that run", value=versions())
         yield _gauge(
             "start_time_seconds", "when this server started, since the epoch", server.started_seconds
         )
@@ -191,7 +191,8 @@ class _ServerCollector(Collector):
         yield _gauge("waits_overdue", text, self._server.waits.overdue(OVERDUE_SECONDS))
 
 
-def _build() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Those of what runs: this package, pyarrow and Python."""
     try:
         own = version("flight-shuffle")
     except PackageNotFoundError:  # it runs from its sources

@@ -5,6 +5,7 @@ from flight_server.keys import array_over, offsets, values, view
 from .coalescer import BLOCK_BYTES, Coalescer
 from .expression_parts import (
     cannot_fail,
+    check_named,
     conjuncts,
     fits,
     folded,

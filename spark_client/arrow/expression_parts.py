@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 from pyarrow import types
 
-from flight_server.protocol import ipc_framing
+from flight_server.protocol import InvalidRequest, ipc_framing
 
 T = TypeVar("T")
 
@@ -57,9 +57,7 @@ Part = ColumnField | Value | FunctionCall
 
 
 def parts_of(expression: Any) -> list[Part] | None:
-    """The expression's parts, each call after its arguments; None if pyarrow cannot pickle it, as one with the place of
-    a column instead of its name, or pickles it in another form.
-    """
+    """The expression's parts, each call after its arguments; None if pyarrow pickles it in another form than now."""
     return _parts_of(_Same(expression))
 
 
@@ -211,26 +209,23 @@ def _parts(listed: Listed, values: Sequence[Any]) -> list[Part]:
 
 
 def needed(expression: Any, schema: pa.Schema) -> list[str]:
-    """The columns that an expression, which fits the schema, is of, in the schema's order.
-
-    Of an expression that tells no parts, columns are left out, half of them at a time, until pyarrow misses one.
-    """
+    """The columns that an expression, which fits the schema, is of, in the schema's order; all if it tells no parts."""
     parts = parts_of(expression)
     if parts is None:
-        return _find_needed(expression, schema, list(schema.names))
+        return list(schema.names)
     columns = {part.name for part in parts if isinstance(part, ColumnField)}
     return [name for name in schema.names if name in columns]
 
 
-def _find_needed(expression: Any, schema: pa.Schema, names: list[str]) -> list[str]:
-    left_out = set(names)
-    rest = pa.schema([field for field in schema if field.name not in left_out])
-    if not names or fits(expression, rest):
-        return []
-    if len(names) == 1:
-        return names
-    half = len(names) // 2
-    return _find_needed(expression, schema, names[:half]) + _find_needed(expression, schema, names[half:])
+def check_named(expression: Any, where: str) -> None:
+    """Raise InvalidRequest if the expression has a column by its place: pyarrow sends tasks none."""
+    try:
+        expression.__reduce__()
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidRequest(
+            f"{where}: {expression} cannot be sent to tasks; write its columns by their names, as in "
+            f"pyarrow.compute.field('x') ({error})"
+        ) from error
 
 
 def fits(expression: Any, schema: pa.Schema) -> bool:

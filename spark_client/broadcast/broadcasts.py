@@ -60,7 +60,7 @@ from spark_client.lanes import as_reader
 from spark_client.servers import Holder, HolderKind
 
 from .broadcast_copies import mapped, mapped_table, remove_here, withdraw
-from .carried_table import CARRIED_BYTES, CarriedTable
+from .carried_table import CARRIED_BYTES, CarriedTable, stream_of
 from .content import BroadcastContent
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Broadcast:
         self.owner = owner
         self._not_at_close: Callable[[], object] = lambda: None
         self._destroyed = False
-        self._small: pa.Table | None = None
+        self._small: bytes | None = None
 
     @classmethod
     def create(cls, owner: Shuffles, data: Any, name: str | None = None) -> Broadcast:
@@ -103,7 +103,7 @@ class Broadcast:
                 table = _table(data)
                 sealed = owner.write_table(dataset, table, run)
                 made = cls._made(owner, sealed, name, None, _counts_of(table))
-                made._small = table if table.nbytes <= CARRIED_BYTES else None
+                made._small = stream_of(table) if table.nbytes <= CARRIED_BYTES else None
                 return made
             where = f"broadcast {name!r}"
             check_frame(data, where)

@@ -15,23 +15,20 @@ CARRIED_BYTES = 128 << 10
 
 
 class CarriedTable:
-    """``check`` is called where the driver uses the table, or pickles it."""
+    """The table of an Arrow stream. ``check`` is called where the driver uses the table, or pickles it."""
 
-    def __init__(self, rows: pa.Table, check: Callable[[], object] = lambda: None) -> None:
-        self._rows = rows
+    def __init__(self, stream: bytes, check: Callable[[], object] = lambda: None) -> None:
+        self._stream = stream
+        self._rows = pa.ipc.open_stream(stream).read_all()
         self._check = check
 
     @classmethod
-    def read(cls, stream: bytes) -> CarriedTable:
-        return cls(pa.ipc.open_stream(stream).read_all())
+    def of(cls, rows: pa.Table) -> CarriedTable:
+        return cls(stream_of(rows))
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._check()
-        # Arrow's own pickle has all of the buffers that a slice is of.
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._rows.schema) as writer:
-            writer.write_table(self._rows)
-        return CarriedTable.read, (sink.getvalue().to_pybytes(),)
+        return CarriedTable, (self._stream,)
 
     @property
     def size_bytes(self) -> int:
@@ -40,3 +37,12 @@ class CarriedTable:
     def table(self) -> pa.Table:
         self._check()
         return self._rows
+
+
+def stream_of(rows: pa.Table) -> bytes:
+    """A copy of the rows alone, not of all that they are a slice of."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream

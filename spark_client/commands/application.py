@@ -21,7 +21,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pyarrow as pa
 import typer
@@ -29,9 +29,10 @@ from typer.main import get_command
 
 from flight_server.protocol import FlightShuffleError
 from spark_client.connection import NoAnswer
+from spark_client.version import __version__
 
 from . import dataset_commands, doctor, server_commands, transfer_commands
-from .printing import printable, without_calls
+from .printing import print_line, printable, without_calls
 
 PROGRAM = "flight-shuffle"
 REFUSED, USAGE, UNREACHABLE, INTERRUPTED = 1, 2, 3, 130
@@ -45,6 +46,24 @@ _app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_asked: bool | None) -> None:  # noqa: FBT001 - typer's signature
+    if is_asked:
+        print_line(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+@_app.callback()
+def _options(
+    version: Annotated[
+        bool | None,
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
+    ] = None,
+) -> None:
+    """Options of no command."""
+
+
 _interrupted = threading.Event()
 """Ctrl-C came since the last block of :func:`ctrl_c_remembered` began."""
 for _group in (dataset_commands, transfer_commands, doctor, server_commands):

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from flight_server.keys import compute
 from flight_server.protocol import InvalidRequest
+from spark_client.arrow import check_named
 from spark_client.jobs import check_compared, spark_field
 from spark_client.steps import FilterStage, MapStage, PandasForm, PandasMap, SelectStage, evaluate
 
@@ -279,6 +280,7 @@ def _types(steps: Steps, expressions: list[Any], names: list[str], stage: str) -
 
 def _expression(value: Any, stage: str) -> Any:
     if isinstance(value, compute().Expression):
+        check_named(value, stage)
         return value
     if is_column(value):
         raise InvalidRequest(

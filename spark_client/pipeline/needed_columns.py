@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from spark_client.arrow import Declared, needed, parts_of
+from spark_client.arrow import Declared, needed
 from spark_client.joining import JoinPlan
 from spark_client.reducing import Reduction
 from spark_client.steps import (
@@ -134,20 +133,15 @@ def _some(names: Names, schema: pa.Schema) -> list[str]:
     ]
 
 
-def _of_expression(expression: Any, schema: pa.Schema) -> Iterable[str]:
-    """The columns that it is of; all where it may tell them by their places."""
-    return schema.names if parts_of(expression) is None else needed(expression, schema)
-
-
 def _before_stage(stage: Stage, names: Names, schema: pa.Schema) -> Names:
     """The columns of the stage's input, which has this schema, that it needs for these columns of its result."""
     match stage:
         case FilterStage():
-            return {*names, *_of_expression(stage.expression, schema)}
+            return {*names, *needed(stage.expression, schema)}
         case SelectStage():
             made = zip(stage.declared.schema.names, stage.expressions, strict=True)
             shown = set(_some(names, stage.declared.schema))
-            return {each for name, value in made if name in shown for each in _of_expression(value, schema)}
+            return {each for name, value in made if name in shown for each in needed(value, schema)}
         case SortStage() | TopStage():
             return {*names, *(key.column for key in stage.keys)}
         case LimitStage() | KeepStage():

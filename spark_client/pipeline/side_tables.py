@@ -124,7 +124,7 @@ class SideTables:
 
     def _held(self, rows: pa.Table, name: str) -> CarriedTable | SmallTable:
         if rows.nbytes <= CARRIED_BYTES:
-            return CarriedTable(rows)
+            return CarriedTable.of(rows)
         table = Broadcast.create(self._shuffles, rows, name)
         self._tables.append(table)
         return SmallTable(table)

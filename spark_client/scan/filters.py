@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 
 from flight_server.keys import array_over, compute, flags
 from flight_server.protocol import InvalidRequest
-from spark_client.arrow import Declared, conjuncts, folded, inner_types, is_repeatable, needed, parts_of
+from spark_client.arrow import (
+    Declared,
+    check_named,
+    conjuncts,
+    folded,
+    inner_types,
+    is_repeatable,
+    needed,
+    parts_of,
+)
 
 from .stored_texts import codes
 
@@ -53,6 +62,7 @@ def expression_of(filter: Any, schema: pa.Schema) -> Any:  # noqa: A002 - pyarro
             f"scan: filter is an expression such as pyarrow.compute.field('x') > 5, or a list such as "
             f"[('x', '>', 5)], not {filter!r}"
         )
+    check_named(filter, "scan: filter")
     check(filter, schema)
     return filter
 

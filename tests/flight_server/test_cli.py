@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,11 @@ def serve_in_vain(*arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=DEADLINE_SECONDS,
         check=False,
     )
+
+
+def test_the_version_is_printed() -> None:
+    answer = run("--version")
+    assert (answer.exit_code, answer.output) == (0, f"flight-server {version('flight-shuffle')}\n")
 
 
 def test_the_ready_line_is_json_and_says_where(flight_server_process: StartServer) -> None:

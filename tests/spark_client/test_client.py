@@ -264,7 +264,7 @@ def test_closing_twice_is_fine_and_every_call_of_a_closed_client_says_so(client:
     [
         ("localhost:8815", "grpc://localhost:8815"),
         ("localhost", "grpc://localhost:8815"),
-        ("http://flight:8816", "grpc://flight:8816"),
+        ("http://flight:8816", "grpc://flight:8815"),
         ("grpc://flight", "grpc://flight:8815"),
         ("", "grpc://host:8815"),
         (8815, "grpc://host:8815"),

@@ -40,7 +40,12 @@ class Session:
 
     def __init__(self) -> None:
         self.conf = SETTINGS
-        self._jsparkSession = SimpleNamespace(leafNodeDefaultParallelism=lambda: 2)
+        settings = SimpleNamespace(toString=lambda: str(SETTINGS))
+        conf = SimpleNamespace(settings=lambda: settings)
+        state = SimpleNamespace(conf=lambda: conf)
+        self._jsparkSession = SimpleNamespace(
+            leafNodeDefaultParallelism=lambda: 2, sessionState=lambda: state
+        )
 
 
 class Persisted:

@@ -73,7 +73,7 @@ class Work:
         raise NotImplementedError
 
     def published(self, contents: Contents) -> Contents:
-        """The contents that there are now, with the result. Blocks. Raises as ``steps``."""
+        """The contents that there are now, with the result. Blocks, if that is in files. Raises as ``steps``."""
         raise NotImplementedError
 
     def _write(self, updates: Updates) -> None:

@@ -8,7 +8,8 @@ At once
     one does. A changelog has at most one rewrite of runs in memory, and one fold or rewrite of files.
 
 Few rows
-    Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each.
+    Runs of few rows become one in the event loop as commits come, because a small step of a follower looks into each;
+    and before work is planned, because a thread would take them otherwise: with four waits for it.
 
 Too few old rows
     ``planning`` lets them wait for more. Those that have waited (``timeline``) are folded all the same where that may
@@ -172,6 +173,7 @@ class Compactor:
             changelog.contents.recent or changelog.begun or changelog.records.size_bytes or base_in_memory
         ):
             return
+        self._join_few(changelog)
         now = time.monotonic()
         self._planning.add(changelog)
         try:
@@ -260,7 +262,10 @@ class Compactor:
         async with changelog.turn:
             changelog.step("compact")
             before = changelog.contents
-            contents = await in_thread(self._threads, work.published, before)
+            if work.to_file:
+                contents = await in_thread(self._threads, work.published, before)
+            else:
+                contents = work.published(before)
 
             def replace() -> None:
                 if work in changelog.working:  # not given up while the records took it
@@ -283,10 +288,11 @@ class Compactor:
                 )
             else:
                 replace()
-        # To unmap large files takes tens of milliseconds, so the last reference goes in a thread.
-        last = [before]
-        del before
-        await in_thread(self._threads, last.clear)
+        if before.files:
+            # To unmap large files takes tens of milliseconds, so the last reference goes in a thread.
+            last = [before]
+            del before
+            await in_thread(self._threads, last.clear)
 
     @staticmethod
     def abandon(changelog: Changelog) -> None:

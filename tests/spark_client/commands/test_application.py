@@ -14,11 +14,17 @@ import pytest
 from spark_client.cli import main
 from spark_client.commands import run
 from spark_client.executors import shipping
+from spark_client.version import __version__
 from tests.support.certificates import self_signed
 from tests.support.commands import Command
 from tests.support.server_process import ServerProcess
 
 NO_SERVER = "grpc://127.0.0.1:1"
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"flight-shuffle {__version__}\n"
 
 
 @pytest.mark.usefixtures("hasty")

@@ -19,11 +19,6 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         check_locations(text)
 
 
-def test_for_the_http_port_the_other_one_is_advised() -> None:
-    with pytest.raises(InvalidRequest, match=r"write 'grpc://a:8815', or 'grpc\+tls://a:8815'"):
-        check_locations("http://a:8816")
-
-
 def test_a_name_stands_for_each_of_its_addresses() -> None:
     assert check_locations("dns+grpc://127.0.0.1:8815") == ("grpc://127.0.0.1:8815",)
     assert check_locations("dns+grpc+tls://[::1]:8815") == ("grpc+tls://[::1]:8815",)

@@ -71,6 +71,7 @@ ERRORS: list[tuple[Callable[[Any], Any], str]] = [
         lambda p: p.filter(pc.field("ID") > 1),
         r"stage 1 \(filter \(ID > 1\)\): no column is named exactly 'ID'",
     ),
+    (lambda p: p.filter(pc.field(0) > 1), r"stage 1 .* write its columns by their names, as in"),
     (lambda p: p.filter(pc.field("id")), "the expression gives int64, not a boolean"),
     (lambda p: p.filter(lambda row: row), "an expression is made of pyarrow.compute.field"),
     (lambda p: p.filter(pc.field("name") > 1), "Arrow cannot evaluate it: .*greater"),

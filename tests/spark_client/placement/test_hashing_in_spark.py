@@ -38,11 +38,13 @@ def assert_placed_as_by_spark(
 def test_every_type_is_placed_as_by_spark(spark: SparkSession) -> None:
     from pyspark.sql import functions as f
 
-    columns, hashed = {name: values() for name, values in COLUMNS.items()}, []
-    for name, values in columns.items():
-        rows = spark.createDataFrame(pa.table({"key": values, "row": range(len(values))}))
-        found = f.pmod(f.hash("key"), f.lit(200))
-        hashed.append(rows.select(f.lit(name).alias("type"), "row", found.alias("id")))
+    columns, hashed = dict[str, pa.Array](), []
+    for name, values in COLUMNS.items():
+        array = values()
+        rows = spark.createDataFrame(pa.table({"key": array, "row": range(len(array))}))
+        columns[name] = pa.concat_arrays(rows.select("key").toArrow()["key"].chunks)
+        ids = f.pmod(f.hash("key"), f.lit(200))
+        hashed.append(rows.select(f.lit(name).alias("type"), "row", ids.alias("id")))
     theirs = (
         reduce(DataFrame.unionAll, hashed)
         .toArrow()

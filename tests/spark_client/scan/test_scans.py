@@ -123,6 +123,7 @@ def test_columns_come_in_the_order_in_which_they_are_named(client: ShuffleClient
         ({"filter": pc.field("nmae") > 1}, "filter .*No match for FieldRef.Name.nmae."),
         ({"filter": pc.field("name") > 1}, "filter .*has no kernel matching"),
         ({"filter": pc.field("id")}, "filter .*must evaluate to bool"),
+        ({"filter": pc.field(0) > 5}, r"scan: filter: .* write its columns by their names, as in"),
         ({"filter": "id > 5"}, r"filter is an expression such as pyarrow.compute.field\('x'\) > 5"),
         ({"filter": [("id", "~", 5)]}, "filter .*operator"),
     ],
