@@ -197,16 +197,16 @@ class Shuffles:
 
     def destination(self, dataset: str, call: RunJob, *, alone: bool = False) -> Destination:
         """With all that the tasks need, so that none asks the server. ``alone``: one server holds the dataset."""
-        executors = self.executors
+        executors, left = self.executors, call.left
         locations = call.locations or self.servers.locations
         if alone:
             locations = (owner_of(dataset, call.locations or [self.servers.main.location]),)
-            executors = None
+            executors, left = None, ()
         places = {
             each: self.loop.put_locations[each] for each in locations if each in self.loop.put_locations
         }
         generation = call.generations[dataset]
-        return Destination(self.server, generation, locations, self.lease_seconds, places, executors)
+        return Destination(self.server, generation, locations, self.lease_seconds, places, executors, left)
 
     def _check_offloads(self, targets: Sequence[Target]) -> None:
         """Raise Forbidden if a server may not write to one of the prefixes: its seal would, after the job."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from socket import gethostname
@@ -27,7 +27,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from flight_server.memory import allocator
-from flight_server.protocol import PutCommand, PutCreate
+from flight_server.protocol import DatasetRequest, FlightShuffleError, NotFound, PutCommand, PutCreate
 from flight_server.tracing import task_span, traceparent
 from spark_client.arrow import BLOCK_BYTES, Coalescer, Declared, counts, gathered
 from spark_client.connection import Reading, RemoteServer, refuses
@@ -52,6 +52,9 @@ UNSEEN_LEASE_SECONDS = 86_400.0
 server, by the report that Spark delivers at the end of the job: so long may a job run after a server's last frame, or a
 task compute for its next one. The server ends with its executor.
 """
+DROP_SECONDS = 10.0
+_dropped: set[tuple[str, str]] = set()
+"""What this process has dropped, see :meth:`Destination.drop_left`."""
 _JOINED_ROWS = 64 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
 """A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
@@ -249,6 +252,7 @@ class Destination:
         lease_seconds: of the dataset where a put creates it, but with ``executors`` at least ``UNSEEN_LEASE_SECONDS``.
         places: of a server, by its location, those where it takes puts on the bulk lane. The others are asked.
         executors: the task's own executor has the servers, which it starts.
+        left: what failed jobs may have left on these, datasets with their generations.
     """
 
     server: RemoteServer
@@ -257,6 +261,7 @@ class Destination:
     lease_seconds: float | None = None
     places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     executors: ExecutorServers | None = None
+    left: tuple[tuple[str, str], ...] = ()
 
     def choose(self, dataset: str, producer: int, tries: int) -> str:
         """The location of the server that a producer writes to; ``tries`` is how often Spark has tried the task before.
@@ -270,6 +275,21 @@ class Destination:
             if len(servers) == 1 or not refuses([chosen]):
                 break
         return chosen
+
+    def drop_left(self, tries: int) -> None:
+        """Drop what failed jobs have left in this executor, once in a process. What a server does not drop now ends
+        with its lease. Raises as :meth:`ExecutorServers.here`.
+        """
+        left = [each for each in self.left if each not in _dropped]
+        if self.executors is None or not left:
+            return
+        for location in self.executors.here(tries).locations:
+            server = self.server.at(location)
+            with suppress(FlightShuffleError):  # the put says what is wrong
+                for each in left:
+                    with suppress(NotFound):
+                        server.action("drop", DatasetRequest(*each).encode(), DROP_SECONDS, once=True)
+        _dropped.update(left)
 
     def create(self, partitions: int) -> PutCreate:
         """What a put says, which creates the dataset."""
@@ -332,6 +352,7 @@ class WriteTask:
         ``server``: its location, its start and all its locations. ``tries`` is how often Spark has tried the task
         before.
         """
+        destination.drop_left(tries)
         location = destination.choose(self.dataset, producer, tries)
         command = PutCommand(
             self.dataset,

@@ -29,7 +29,8 @@ Holders
     close. What no call drops ends with its lease, which is renewed for as long as the dataset is held.
 
     Tasks that start their servers may have written to one that no report has named yet. What a job that failed has left
-    there is dropped when a later job names the server.
+    there is dropped by the tasks of the next job in that executor, and so is what a server there did not drop when it
+    was asked: it would stay for ``UNSEEN_LEASE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ from .server_table import Presence, ServerStart, ServerTable
 
 RERUNS = 2
 MAX_LEFT = 100
-"""What more failed jobs have left on servers that are not known yet ends with its lease."""
+"""More released datasets that servers which tasks start may still have end with their leases."""
 _AWAY = (*AWAY, TimedOut)
 """What the calls to a server end with that is gone for longer than they are made again."""
 
@@ -243,7 +244,7 @@ class DatasetMachine:
         self._datasets: dict[str, _Dataset] = {}
         self._jobs: dict[int, _Job] = {}
         self._left: dict[tuple[str, str], None] = {}
-        """The generations of datasets that may be on servers that are not known yet."""
+        """The generations of released datasets that servers which tasks start may still have."""
         self._planned = 0
         self._is_closed = False
 
@@ -393,7 +394,8 @@ class DatasetMachine:
             dataset = self._datasets[name]
             dataset.step("run")
             dataset.run, dataset.generation, dataset.locations = job.run, generation, locations
-        return RunJob(job.number, job.run, dict.fromkeys(job.datasets, generation), locations)
+        left = () if locations else tuple(self._left)
+        return RunJob(job.number, job.run, dict.fromkeys(job.datasets, generation), locations, left)
 
     def ended(self, call: RunJob, reports: Iterable[Report], now_seconds: float) -> list[DriverCall]:
         """Spark's job is over; the reports of the attempts that it has accepted."""
@@ -413,12 +415,6 @@ class DatasetMachine:
             producers.add((report.dataset, report.producer))
         if self._is_released(job):
             return [*self._drops_of(portions, call.generations), *self._give_up(job, _released_error(job))]
-        drops = [
-            Drop(server.location, name, generation)
-            for server in starts.values()
-            if server.location not in self.servers.locations
-            for name, generation in self._left
-        ]
         # Tasks have reached them; a start that was lost meanwhile does not come back.
         for server in starts.values():
             if not self.servers.is_lost(server, job.losses_before):
@@ -431,10 +427,10 @@ class DatasetMachine:
             for server, portion in dataset.portions.items():
                 portion.is_lost = self.servers.is_lost(server, job.losses_before)
         if any(portion.is_lost for servers in portions.values() for portion in servers.values()):
-            return [*drops, *self._sealed(job, now_seconds)]
+            return self._sealed(job, now_seconds)
         seals = [seal for name in job.datasets for seal in self._seals(self._datasets[name])]
         job.seals = dict.fromkeys((seal.dataset, seal.server) for seal in seals)
-        return [*drops, *seals] if seals else self._sealed(job, now_seconds)
+        return [*seals] if seals else self._sealed(job, now_seconds)
 
     def run_failed(
         self, call: RunJob, error: Exception, now_seconds: float, *, is_final: bool = False
@@ -548,6 +544,8 @@ class DatasetMachine:
                 return self._seal_failed(call, error, now_seconds)
             case Renew() if isinstance(error, NotFound):
                 self._lose_portion(call, ServerStart(call.location, call.start))
+            case Drop() if self.servers.presence(call.location) is not Presence.LOST:
+                self._leave(call.dataset, call.generation)
             case FindObject():
                 if (dataset := self._datasets.get(call.dataset)) is not None:
                     for portion in dataset.portions.values():
@@ -788,9 +786,7 @@ class DatasetMachine:
     def _drops(self, dataset: _Dataset) -> list[DriverCall]:
         name, generation, prefix = dataset.name, dataset.generation, dataset.plan.offload
         if dataset.state is HeldState.WRITING and not dataset.locations:
-            self._left[name, generation] = None
-            if len(self._left) > MAX_LEFT:
-                del self._left[next(iter(self._left))]
+            self._leave(name, generation)
         # Also at a server that has answered since its portion was lost by a deadline.
         places = [*self._places(dataset), *dataset.portions]
         locations = dict.fromkeys(
@@ -800,6 +796,11 @@ class DatasetMachine:
         if prefix is not None and dataset.state is not HeldState.PLANNED:
             calls.append(RemoveObjects(prefix, name, generation))
         return calls
+
+    def _leave(self, dataset: str, generation: str) -> None:
+        self._left[dataset, generation] = None
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
 
     @staticmethod
     def _drops_of(

@@ -58,13 +58,15 @@ class Look:
 @dataclass(frozen=True, slots=True)
 class RunJob:
     """Run the job's tasks. They write under these generations, by dataset, to the servers at ``locations``, or, if
-    there are none, to those that they start. Its end is an event of its own.
+    there are none, to those that they start, where they drop what is ``left``: datasets with their generations. Its
+    end is an event of its own.
     """
 
     job: int
     run: int
     generations: Mapping[str, str]
     locations: tuple[str, ...] = ()
+    left: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

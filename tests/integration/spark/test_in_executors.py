@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client import ShuffleClient, Timeouts
+from spark_client.connection import RemoteServer
 from tests.support.executor_processes import servers_of, wait_for_end
 from tests.support.sums import ROWS, expected, grouped, numbered, sums_of
 
@@ -62,6 +65,41 @@ def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
 
     assert tasks_of_a_run() == [1], "no server was there"
     assert tasks_of_a_run() == [0]
+
+
+def test_what_a_failed_job_has_left_on_servers_that_the_driver_does_not_know_is_dropped_by_the_next_tasks(
+    spark: SparkSession, client: ShuffleClient, tmp_path: Path
+) -> None:
+    executors = client._executors
+    assert executors is not None
+
+    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        with closing(RemoteServer(executors.here().location, token=executors.token, direct=True)) as server:
+            there = [*server.action("statistics")["datasets"]]
+        (tmp_path / str(context.taskAttemptId())).write_text("\n".join(there))
+        yield from batches
+        if context.partitionId() == 3:
+            raise ValueError("of the user")
+
+    def run() -> list[set[str]]:
+        df = numbered(spark, 4)
+        with pytest.raises(Exception, match="of the user"):
+            client.pipeline(df).mapInArrow(fails, df.schema).repartition(2, "id").toDF()
+        found = [{*each.read_text().split()} for each in tmp_path.iterdir()]
+        for each in tmp_path.iterdir():
+            each.unlink()
+        return found
+
+    first = set().union(*run())
+    assert len(first) == 1, "what the tasks of an executor before the last one have written"
+    again = set().union(*run())
+    assert len(again) == 1
+    assert again != first
+    # The client ends those servers at its close that it knows.
+    df = numbered(spark)
+    assert client.pipeline(df).mapInArrow(slowly, df.schema).repartition(2, "id").toDF().count() == ROWS
 
 
 def test_an_exchange_a_join_and_a_broadcast_need_nothing_configured_and_the_servers_demand_a_token(

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flight_server.protocol import CreateRequest, Kind, PutCreate, SealRequest
+from flight_server.protocol import CreateRequest, Kind, PutCommand, PutCreate, SealRequest
 from spark_client.arrow import Declared
 from spark_client.connection import RemoteServer
 from spark_client.executors.executor_servers import RunningServers
 from spark_client.jobs import ByKeys, InTurn, ReadTask, WriteTask, tasks
 from spark_client.jobs.tasks import UNSEEN_LEASE_SECONDS, Destination
+from spark_client.lanes import PutStream
 from spark_client.merge import DatasetRef
 from spark_client.steps import MapStage, run
 from tests.support.python_program import output_of
@@ -143,12 +144,13 @@ A, B = "grpc://a:1", "grpc://b:1"
 class OwnServers:
     """Those of the task's executor. It notes how often the task was tried."""
 
-    def __init__(self) -> None:
+    def __init__(self, locations: tuple[str, ...] = (B,)) -> None:
         self.tries: list[int] = []
+        self._locations = locations
 
     def here(self, tries: int) -> RunningServers:
         self.tries.append(tries)
-        return RunningServers((B,), 1, 1)
+        return RunningServers(self._locations, 1, 1)
 
 
 def test_a_task_takes_the_next_server_in_the_place_of_one_that_accepts_no_connections(
@@ -170,3 +172,29 @@ def test_a_task_takes_the_server_of_its_executor_and_its_lease_lasts_until_the_d
     assert servers.tries == [2]
     assert destination.create(4) == PutCreate(4, UNSEEN_LEASE_SECONDS)
     assert Destination(RemoteServer(A), "g", (A,), 5.0).create(4) == PutCreate(4, 5.0)
+
+
+def test_a_task_drops_what_failed_jobs_have_left_in_its_executor_once_in_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "_dropped", set())
+    command = PutCommand("left", producer=0, attempt="1", generation="0123456789abcdef", create=PutCreate(1))
+    with ServerProcess.start(workers=2) as process, closing(RemoteServer(process.location)) as client:
+        locations = tuple(process.location.split(","))
+        servers: Any = OwnServers(locations)
+        for each in map(client.at, locations):
+            with PutStream(each, command, pa.schema([("n", pa.int64())])) as stream:
+                stream.commit()
+
+        def datasets() -> list[str]:
+            return [name for each in locations for name in client.at(each).action("statistics")["datasets"]]
+
+        assert datasets() == ["left", "left"]
+        Destination(client, "g", locations, left=(("left", "0123456789abcdef"),)).drop_left(0)
+        assert datasets() == ["left", "left"], "they are not the executor's own"
+        left = (("absent", "0123456789abcdef"), ("left", "0123456789abcdef"))
+        destination = Destination(client, "g", (), executors=servers, left=left)
+        for _ in range(2):
+            destination.drop_left(0)
+            assert datasets() == []
+        assert servers.tries == [0]

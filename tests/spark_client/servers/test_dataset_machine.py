@@ -481,18 +481,30 @@ def test_servers_that_tasks_start_are_learnt_from_reports_and_not_asked_before()
     ]
 
 
-def test_what_a_failed_job_has_left_on_a_server_is_dropped_when_a_later_job_names_the_server() -> None:
+def test_what_failed_jobs_have_left_on_servers_that_no_report_named_is_for_the_next_tasks_to_drop() -> None:
     driver = Driver(())
     (fail,) = driver.machine.run_failed(driver.running("failed"), ValueError("of the user"), driver.now)
     assert isinstance(fail, Fail)
-    driver.running("given up")
+    given_up = driver.running("given up")
+    assert given_up.left == (("failed", "g01"),)
     assert driver.machine.abandon(["given up"], driver.holder) == []
-    left = [Drop(A.location, "failed", "g01"), Drop(A.location, "given up", "g01")]
-    *drops, seal = driver.written(A)
-    assert drops == left
-    driver.answer(seal)
-    (seal,) = driver.ended(driver.running("e"), A)
-    assert isinstance(seal, Seal), "it was asked once"
+    assert driver.running("e").left == (("failed", "g01"), ("given up", "g01"))
+
+
+def test_what_a_server_that_tasks_have_started_did_not_drop_is_for_the_next_tasks_to_drop() -> None:
+    driver = Driver(())
+    driver.sealed(A, B)
+    silent, answering = driver.machine.release("d")
+    driver.fail(silent, TimedOut("no answer"))
+    driver.answer(answering)
+    (job,) = driver.machine.plan({"e": PlannedDataset(4)}, TOKEN, driver.holder, driver.now)
+    assert isinstance(job, RunJob)
+    assert job.left == (("d", "g01"),)
+
+
+def test_tasks_that_choose_from_servers_that_the_driver_knows_have_nothing_to_drop(driver: Driver) -> None:
+    driver.machine.run_failed(driver.running("failed"), ValueError("of the user"), driver.now, is_final=True)
+    assert driver.running("e").left == ()
 
 
 # Losing what is sealed.
