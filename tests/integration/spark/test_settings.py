@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 import pytest
+from pyspark.errors import PySparkException
 
 from flight_server.protocol import InvalidRequest
 from spark_client import Copies, Reading, ShuffleClient, Timeouts, Writing
@@ -257,10 +259,15 @@ def test_what_a_session_does_not_set_is_as_spark_has_it(spark: SparkSession) -> 
     session, given = spark.newSession(), spark.sparkContext.getConf()
     unset = {name: each for name, each in session_facts._WHERE_UNKNOWN.items() if not given.contains(name)}
     assert len(unset) > 8
+    missing = []
     for name, default in unset.items():
         if name.startswith("spark.sql."):  # others have no default that a session shows
-            assert session.conf.get(name) == default, name
+            try:
+                assert session.conf.get(name) == default, name
+            except PySparkException:
+                missing.append(name)
         assert session_facts.spark_setting(session, name) == default
+    assert not missing or pyspark.__version__.startswith("4.1."), missing
     assert batch_limits(session) == BatchLimits(10_000, 64 << 20)
     with pytest.raises(KeyError):
         session_facts.spark_setting(session, "spark.no.such.setting")
