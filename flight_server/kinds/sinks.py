@@ -30,7 +30,7 @@ class Sink:
 
     @property
     def silent_seconds(self) -> float:
-        """For how long its client may be silent from now on, whatever the server's limit is; see ``receiving``."""
+        """For how long from now on the server waits for its client beyond ``put_idle_seconds``, see ``receiving``."""
         return 0.0
 
     async def commit(self, totals: Commit) -> dict[str, Any]:

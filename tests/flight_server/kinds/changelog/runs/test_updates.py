@@ -56,10 +56,10 @@ def test_joined_parts_are_sorted_by_hash_key_order_columns_and_version(
     ]
     keys = [rows[start][0] for start in joined.key_starts]
     assert len(set(keys)) == len(keys), "rows of one key are neighbours"
-    for wanted in ([], sorted(set(joined.hashes.tolist()))[:2]):
-        part = joined.at(*joined.ends_of(np.array(wanted, np.uint64)))
+    for hashes in ([], sorted(set(joined.hashes.tolist()))[:2]):
+        part = joined.at(*joined.ends_of(np.array(hashes, np.uint64)))
         assert listed(part) == [
-            each for hash_, each in zip(joined.hashes.tolist(), found, strict=True) if hash_ in wanted
+            each for hash_, each in zip(joined.hashes.tolist(), found, strict=True) if hash_ in hashes
         ]
 
 
