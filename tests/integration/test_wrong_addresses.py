@@ -5,6 +5,7 @@ addresses and the setting.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,17 +26,22 @@ NOWHERE = r"\(.*http://nowhere\.invalid:\d+, where {server} sends its clients by
 
 
 @pytest.fixture(scope="module")
-def other() -> Iterator[ServerProcess]:
-    with ServerProcess.start(host="127.0.0.2", insecure=True) as other:
-        yield other
-
-
-@pytest.fixture(scope="module")
-def server(other: ServerProcess) -> Iterator[ServerProcess]:
-    """Its ports are the other one's, so that its advertised addresses are."""
-    ports = [urlsplit(address).port for address in (other.location, other.http or "")]
-    with ServerProcess.start(port=ports[0], http_port=ports[1], advertise_host="127.0.0.2") as server:
-        yield server
+def server() -> Iterator[ServerProcess]:
+    """Beside another one at 127.0.0.2, whose ports are its own, so that its advertised addresses are the other's."""
+    with ExitStack() as others:
+        while True:
+            other = others.enter_context(ServerProcess.start(host="127.0.0.2", insecure=True))
+            ports = [urlsplit(address).port for address in (other.location, other.http or "")]
+            try:
+                server = ServerProcess.start(port=ports[0], http_port=ports[1], advertise_host="127.0.0.2")
+            except RuntimeError as error:
+                # Ports that are free at one address may be taken at the next one.
+                if "is in use by another process" not in str(error):
+                    raise
+            else:
+                break
+        with server:
+            yield server
 
 
 @pytest.fixture
