@@ -8,7 +8,9 @@ equally much. Seconds say little: all hosts have the same cores.
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +95,7 @@ def drive(master: str, settings: dict[str, str], names: list[str], rounds: int, 
 def main(arguments: list[str]) -> None:
     """Print the table."""
     options = Options.parse("wire_bytes", arguments, rounds=3)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     rows: list[list[str]] = []
     for count in HOSTS:
         with (
