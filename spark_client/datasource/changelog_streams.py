@@ -199,12 +199,6 @@ class ChangelogStreamReader(QueryReader):
         with self._explained():
             return self._offset(self._held_first(hold), hold=hold.name)
 
-    def _resumed(self, limit: Any) -> Offset:
-        del limit
-        hold = new_hold(self._ref, self._following.lease_seconds)
-        with self._explained():
-            return self._offset(hold.renew().version, hold=hold.name, start=None)
-
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
         del limit
         with self._explained():
