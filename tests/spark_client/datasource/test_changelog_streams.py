@@ -187,6 +187,21 @@ def test_spark_without_admission_control_begins_and_goes_on_where_others_do(
     assert held(client) == [3]
 
 
+def test_a_run_that_repeats_a_batch_still_finds_its_versions(client: ShuffleClient) -> None:
+    declare(client, "rates", 0.0)
+    put(client, 1)
+    query = reader(client)
+    start = query.initialOffset()
+    end = query.latestOffset(start)
+    rows(query, start, end)
+    put(client, 2, 3)
+    last = query.latestOffset(end)
+    again = reader(client)
+    assert again.partitions(last, last) == [], "Spark says where the checkpoint ends"
+    assert held(client) == [1]
+    assert rows(again, end, last) == rows(query, end, last) == [(1, -1), (3, 1)]
+
+
 def test_versions_that_are_gone_end_a_query_unless_it_may_lose_changes(
     client: ShuffleClient, caplog: pytest.LogCaptureFixture
 ) -> None:
