@@ -15,7 +15,7 @@ Offsets
 
 Admission
     A trigger takes all sealed partitions, or as many as fit one limit, at least one. A partition is not divided. Spark
-    4.1 has no limits, and ``availableNow`` runs one batch there: after a crash that is the batch that is repeated.
+    4.1 has no limits.
 
 Committing
     The server keeps read partitions, for other readers. A query renews the dataset's lease whenever it looks for more.
