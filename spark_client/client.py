@@ -483,6 +483,8 @@ class ShuffleClient(DatasetCalls, Closable):
                 ends.callback(self._embedded.close)
             ends.callback(self._server.close)
             ends.callback(self._servers.end)
+            if self._executors is not None:
+                ends.callback(self._executors.close)
             if self._embedded is not None and not self._server.embedded:
                 ends.callback(self._say_ended)
             if shuffles is not None:

@@ -7,6 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import deque
+from contextlib import suppress
 from importlib import util
 from pathlib import Path
 
@@ -79,6 +81,44 @@ def test_a_process_that_has_a_number_again_is_not_the_server_that_had_it() -> No
     assert started is not None
     assert RunningServers(("grpc://127.0.0.1:1",), pid, started).alive
     assert not RunningServers(("grpc://127.0.0.1:1",), pid, started - 1).alive
+
+
+def test_what_is_done_once_in_an_executor_is_done_by_the_first_process_that_does_not_fail(
+    executor: Path,
+) -> None:
+    (executor / f"flight-shuffle-{SERVERS.application}").mkdir()
+    with suppress(ValueError), SERVERS.once(["a"]) as news:
+        raise ValueError(news)
+    seen = []
+    for things in (["a", "b"], ["b", "c"], ["c"], ["b", "c"]):
+        with SERVERS.once(things) as news:
+            seen.append(news)
+    assert seen == [["a", "b"], ["c"], [], []]
+
+
+def test_servers_of_a_closed_client_end_before_a_later_one_of_its_driver_starts_its_own(
+    executor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_servers, "_closed", deque[str]())
+    closed, other, later = "of a closed one", "of an open one", "of a later one"
+    running = []
+
+    def start(token: str) -> ExecutorServers:
+        servers = ExecutorServers(token, ("127.0.0.1", 1), {"memory_limit": "64MiB"})
+        running.append(servers.here())
+        return servers
+
+    try:
+        first = start(closed)
+        start(other)
+        first.close()
+        start(later)
+        assert [each.alive for each in running] == [False, True, True]
+    finally:
+        for each in running:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, 15)
+            os.waitpid(each.pid, 0)
 
 
 @pytest.mark.long
