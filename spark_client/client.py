@@ -227,7 +227,7 @@ class ShuffleClient(DatasetCalls, Closable):
         like = RemoteServer(EXECUTORS, direct=True, **of_calls(own) | {"token": token})
         like.patient = True  # those of executors have answered a task before the client knows them
         driver_host = str(spark.conf.get("spark.driver.host"))
-        executors = ExecutorServers(token, (driver_host, 9), _sweeping(own) | settings, tuple(scratch_dirs))
+        executors = ExecutorServers(token, driver_host, _sweeping(own) | settings, tuple(scratch_dirs))
         client = cls.__new__(cls)
         client._begin(ServerList(like, home=DriverServer(like, of_driver | {"token": token})), own, executors)
         return client
