@@ -147,9 +147,9 @@ class Settings(BaseSettings):
         default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
         description="bytes of data in memory, such as 8GiB; data beyond them goes to disk. Too low: producers "
-        "wait for the disk, and large messages are refused, below 32MiB also some of this project's client. Too high: the kernel ends the process. Leave a "
-        "container 512 MiB more, for the process itself; default: half of the container's or machine's memory, "
-        "because the process and the page cache need the rest",
+        "wait for the disk, and large messages are refused, below 32MiB also some of this project's client. Too "
+        "high: the kernel ends the process. Leave a container 512 MiB more, for the process itself; default: half "
+        "of the container's or machine's memory, because the process and the page cache need the rest",
     )
     disk_limit: Size | None = Field(
         None,
