@@ -19,6 +19,7 @@ from .leases import LeaseKeeper, drop, owner, owner_of_process, user
 from .stream_options import (
     Compression,
     Credentials,
+    LaneChoice,
     Reading,
     ServerOptions,
     Timeouts,
