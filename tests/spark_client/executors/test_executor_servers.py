@@ -104,7 +104,7 @@ def test_servers_of_a_closed_client_end_before_a_later_one_of_its_driver_starts_
     running = []
 
     def start(token: str) -> ExecutorServers:
-        servers = ExecutorServers(token, ("127.0.0.1", 1), {"memory_limit": "64MiB"})
+        servers = ExecutorServers(token, "127.0.0.1", {"memory_limit": "64MiB"})
         running.append(servers.here())
         return servers
 
