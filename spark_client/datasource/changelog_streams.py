@@ -57,8 +57,8 @@ from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import (
+    DescribedDataset,
     FlightReader,
-    Found,
     Share,
     VersionRows,
     new_hold,
@@ -113,7 +113,9 @@ class ChangelogStreamReader(QueryReader):
         self._renewed: tuple[tuple[str, int | None], float, HeldVersions] | None = None
 
     @classmethod
-    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> ChangelogStreamReader:
+    def plan(
+        cls, options: SourceOptions, source: DescribedDataset, struct: StructType
+    ) -> ChangelogStreamReader:
         """The reader of a changelog. Raises InvalidRequest: an option, a column or a type as for
         ``FlightReader.plan``.
         """

@@ -42,7 +42,7 @@ from spark_client.pyspark_parts import (
 )
 from spark_client.settings import LIMITS, OF_CHANGELOGS
 
-from .batch_read import FlightReader, Found, Share, for_one_query, pages
+from .batch_read import DescribedDataset, FlightReader, Share, for_one_query, pages
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
@@ -138,7 +138,7 @@ class FlightStreamReader(QueryReader):
         self._limit = limit
 
     @classmethod
-    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> FlightStreamReader:
+    def plan(cls, options: SourceOptions, source: DescribedDataset, struct: StructType) -> FlightStreamReader:
         """The reader of a dataset. Raises InvalidRequest: several limits, an option, column or type as for
         ``FlightReader.plan``, or a dataset that is spread over servers, of which each knows the rows of its portion.
         """

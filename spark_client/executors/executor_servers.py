@@ -67,6 +67,7 @@ _NEEDED = (
 _CONFIG = "server.toml"
 """An empty file. Its path on the command line says whose server a process is."""
 _CANNOT = "no server can run in this executor: "
+_ANY_PORT = 9
 _REASON = re.compile(f"{_CANNOT}[^\n]*")
 
 
@@ -135,13 +136,13 @@ class ExecutorServers:
 
     Args:
         token: every call to these servers must carry it. It is random, and known to the application's tasks only.
-        driver: a host and a port of the driver: a server listens on the address by which its host reaches it.
+        driver_host: a server listens on the address by which its host reaches it.
         options: of the servers, as for ``ShuffleClient.embedded``; ``workers`` says how many there are in an executor.
         scratch_dirs: where servers keep data that memory has no room for; empty for Spark's local directories.
     """
 
     token: str = field(repr=False)
-    driver: tuple[str, int]
+    driver_host: str
     options: Mapping[str, Any] = field(default_factory=dict)
     scratch_dirs: tuple[str, ...] = ()
     closed: tuple[str, ...] = field(default_factory=lambda: tuple(_closed))
@@ -224,7 +225,7 @@ class ExecutorServers:
         config, process_of_executor = folder / _CONFIG, executor_process()
         config.touch()
         settings = {
-            "host": address_towards(*self.driver),
+            "host": address_towards(self.driver_host),
             "port": 0,
             "http_port": 0,
             "log_format": "json",
@@ -275,13 +276,13 @@ def reason_of(error: BaseException) -> str | None:
     return None if reason is None else reason[0]
 
 
-def address_towards(host: str, port: int = 9) -> str:
+def address_towards(host: str) -> str:
     """The address of this host on the way to another one, or to itself; nothing is sent.
 
     Raises:
         OSError: the other one's name has no address, or there is no way to it.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])

@@ -20,7 +20,7 @@ from spark_client.executors import ExecutorServers, executor_servers
 from spark_client.executors.executor_servers import RunningServers, cores_of, start_of
 from tests.support.polling import eventually
 
-SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})
+SERVERS = ExecutorServers("a token", "127.0.0.1", {"memory_limit": "64MiB"})
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_small_address_space_is_refused(executor: Path, monkeypatch: pytest.Mo
 
 def test_a_server_that_cannot_start_is_said_with_its_last_lines(executor: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"refuses its settings; .*--memory-limit"):
-        ExecutorServers("another", ("127.0.0.1", 1), {"memory_limit": "1KiB"}).here()
+        ExecutorServers("another", "127.0.0.1", {"memory_limit": "1KiB"}).here()
 
 
 def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) -> None:
@@ -104,7 +104,7 @@ def test_servers_of_a_closed_client_end_before_a_later_one_of_its_driver_starts_
     running = []
 
     def start(token: str) -> ExecutorServers:
-        servers = ExecutorServers(token, ("127.0.0.1", 1), {"memory_limit": "64MiB"})
+        servers = ExecutorServers(token, "127.0.0.1", {"memory_limit": "64MiB"})
         running.append(servers.here())
         return servers
 
@@ -127,7 +127,7 @@ def test_a_server_whose_starter_was_killed_is_ended_before_the_next_one_starts(e
         "import os; from spark_client.executors import ExecutorServers, executor_servers as its;"
         "its.embedded.serving = lambda process, *_: (print(process.pid, flush=True), os.kill(os.getpid(), 9));"
         f"its.executor_process = lambda: {os.getpid()};"
-        'ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"}).here()'
+        'ExecutorServers("a token", "127.0.0.1", {"memory_limit": "64MiB"}).here()'
     )
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
@@ -156,7 +156,7 @@ def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_togeth
 ) -> None:
     monkeypatch.setattr(executor_servers.machine, "cores", lambda: 16)
     monkeypatch.setattr(executor_servers, "cores_of", lambda _: 9)
-    several = ExecutorServers("another token", ("127.0.0.1", 1), {"memory_limit": "512MiB"})
+    several = ExecutorServers("another token", "127.0.0.1", {"memory_limit": "512MiB"})
     running = several.here()
     workers = psutil.Process(running.pid).children()
     try:
