@@ -185,21 +185,15 @@ def test_a_plan_keeps_its_version_and_as_of_names_one(
 
 def test_a_plan_outlives_a_restart_of_the_server(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.createDataFrame([("EUR",), ("USD",)], "currency string")
-    server = ServerProcess.start(data_dir=tmp_path / "data", port=0)
-    try:
-        with ShuffleClient(server.location) as client:
-            rates = client.changelog("rates", RATES, key="currency", order_by="time", keep=latest())
-            quote(rates, 1, EUR=1.1)
-            plan = client.lookup(df, "rates", "currency")
-            quote(rates, 2, EUR=1.2)
-            server.kill()
-            server.close()
-            port = int(server.location.rpartition(":")[2])
-            server = ServerProcess.start(data_dir=tmp_path / "data", port=port)
+    data_dir = tmp_path / "data"
+    with ServerProcess.start(data_dir=data_dir) as server, ShuffleClient(server.location) as client:
+        rates = client.changelog("rates", RATES, key="currency", order_by="time", keep=latest())
+        quote(rates, 1, EUR=1.1)
+        plan = client.lookup(df, "rates", "currency")
+        quote(rates, 2, EUR=1.2)
+        with server.restart(data_dir=data_dir):
             assert counted(plan)[str(("EUR", 1, 1.1))] == 1
             assert counted(client.lookup(df, "rates", "currency"))[str(("EUR", 2, 1.2))] == 1
-    finally:
-        server.close()
 
 
 # What is fetched.
