@@ -2,7 +2,8 @@
 
 It asks ``/readyz`` at the port of ``FLIGHT_SERVER_HTTP_PORT`` (8816), in plain text or TLS as the server has it; the
 certificate, which names no loopback, is not checked. Where nothing answers there, as with ``--http-port -1``, it asks
-gRPC's health protocol at the port of ``FLIGHT_SERVER_PORT`` (8815), in plain text.
+gRPC's health protocol at the port of ``FLIGHT_SERVER_PORT`` (8815), in plain text. An address in one of them is
+Kubernetes's, which sets it for a service of that name, and does not count, as it does not for the server.
 
 Each of the three answers has ``DEADLINE_SECONDS``. The rest of the Dockerfile's 30 s is for Python's start, and gRPC's.
 """
@@ -28,9 +29,15 @@ def main() -> int:
     return 0
 
 
+def port_of(variable: str, default: int) -> int:
+    """The server's port by the environment."""
+    text = os.environ.get(variable, "")
+    return default if not text or "://" in text else int(text)
+
+
 def asked_by_http() -> int | None:
     """The status of ``/readyz``; None: there is no answer."""
-    port = int(os.environ.get("FLIGHT_SERVER_HTTP_PORT", "8816"))
+    port = port_of("FLIGHT_SERVER_HTTP_PORT", 8816)
     if port < 0:
         return None
     tls = ssl.create_default_context()
@@ -54,7 +61,7 @@ def asked_by_grpc() -> int:
     # Not above: it takes longer than all the rest, and is seldom needed.
     import grpc  # noqa: PLC0415 - as said above
 
-    address = f"127.0.0.1:{os.environ.get('FLIGHT_SERVER_PORT', '8815')}"
+    address = f"127.0.0.1:{port_of('FLIGHT_SERVER_PORT', 8815)}"
     # A proxy of the environment is for the outside.
     with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")

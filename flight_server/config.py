@@ -4,7 +4,8 @@ The environment variable of a setting is ``FLIGHT_SERVER_`` and its name in capi
 its name with dashes. No other module reads the environment. Sizes are as ``protocol.parse_size`` takes them, and not in
 the other forms of pydantic's. Times are seconds.
 
-A variable with the prefix that is no setting's is refused, as a key of the TOML is. Kubernetes sets some in each pod
+A variable with the prefix that is no setting's is refused, as a key of the TOML is; but the environment of a server
+that ends with another process is that process's, and may have variables of its own. Kubernetes sets some in each pod
 for a service named ``flight-server``, or ``flight-server-`` and more, among them ``FLIGHT_SERVER_PORT``: these do not
 count.
 """
@@ -412,9 +413,11 @@ _ADDRESS = re.compile("(tcp|udp|sctp)://")
 
 
 class _Environment(EnvSettingsSource):
-    """The variables of settings. Raises ValueError: there is one of no setting."""
+    """The variables of settings. Raises ValueError: there is one of no setting, of a server that stands alone."""
 
     def __call__(self) -> dict[str, Any]:
+        flags = self.current_state
+        stands_alone = not (flags.get("exit_with_parent") or flags.get("exit_with_process"))
         services = [
             name.removesuffix("_service_host") for name in self.env_vars if name.endswith("_service_host")
         ]
@@ -427,6 +430,8 @@ class _Environment(EnvSettingsSource):
                 continue
             # Without the prefix, by which each variable would be near to all.
             if (setting := name.removeprefix(prefix)) not in settings:
+                if not stands_alone:
+                    continue
                 near = nearest(setting, settings)
                 meant = "" if near is None else f"; did you mean {f'{self.env_prefix}{near}'.upper()!r}?"
                 raise ValueError(

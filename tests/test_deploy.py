@@ -349,3 +349,11 @@ def test_the_health_check_tells_a_serving_server_from_an_ended_one(
     eventually(lambda: check().returncode, 0, deadline_seconds=60)
     assert server.terminate() == 0, server.tail()
     assert check().returncode == 1
+
+
+def test_the_health_check_takes_the_address_of_a_service_for_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    port_of = runpy.run_path(str(DEPLOY / "health_check.py"))["port_of"]
+    monkeypatch.setenv(f"{PREFIX}HTTP_PORT", "tcp://10.0.0.1:8080")
+    assert port_of(f"{PREFIX}HTTP_PORT", 8816) == 8816
+    monkeypatch.setenv(f"{PREFIX}HTTP_PORT", "-1")
+    assert port_of(f"{PREFIX}HTTP_PORT", 8816) == -1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
@@ -138,3 +140,12 @@ def test_a_variable_that_is_like_no_setting_but_for_the_prefix_is_refused_withou
     monkeypatch.setenv(name, "x")
     with pytest.raises(ValueError, match=f"^there is no setting for {name} in the environment, see --help$"):
         config.load({})
+
+
+@pytest.mark.parametrize("ends_with", [{"exit_with_parent": True}, {"exit_with_process": 1}])
+def test_a_server_that_ends_with_another_process_passes_over_the_variables_of_that_one(
+    monkeypatch: pytest.MonkeyPatch, ends_with: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("FLIGHT_SERVER_URL", "grpc://elsewhere:8815")
+    monkeypatch.setenv("FLIGHT_SERVER_WORKERS", "2")
+    assert config.load(ends_with).workers == 2

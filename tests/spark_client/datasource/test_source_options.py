@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flight_server.protocol import InvalidRequest
-from spark_client.connection import RemoteServer
+from spark_client.connection import RemoteServer, Unreachable
+from spark_client.datasource.batch_read import find
 from spark_client.datasource.source_options import SourceOptions
 from spark_client.settings import (
     ANY_READ,
@@ -65,6 +66,18 @@ def test_the_server_of_an_embedded_client_is_one_and_another_is_not() -> None:
     own = RemoteServer("grpc://localhost:2", embedded=True)
     assert SourceOptions({"path": "countries"}, BATCH_READ, own).server().embedded
     assert not SourceOptions(NEEDED, BATCH_READ, own).server().embedded
+
+
+def test_a_server_that_nothing_has_reached_is_asked_once_and_another_one_is_waited_for() -> None:
+    own = RemoteServer("grpc://localhost:2")
+    for use in (ANY_READ, BATCH_READ, BATCH_WRITE):
+        server = SourceOptions(NEEDED | {"tries": "1000000"}, use, own).server()
+        with pytest.raises(Unreachable, match="no server answers at grpc://localhost:1:"):
+            find(server, "countries")
+        server.close()
+        assert SourceOptions({"path": "countries"}, use, own).server().patient
+    for use in (STREAM_READ, STREAM_WRITE):
+        assert SourceOptions(NEEDED, use, own).server().patient
 
 
 def test_a_name_may_be_spelled_as_spark_spells_its_own() -> None:
