@@ -163,7 +163,7 @@ def standalone_cluster(
     settings = {
         "executor__cores": "1",
         "executor__memory": "512m",
-        "cores__max": str(workers),
+        "cores__max": str(len(others)),
         "executorEnv__PYTHONPATH": str(ROOT),
     }
     with ExitStack() as stack:
