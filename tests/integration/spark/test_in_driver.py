@@ -26,6 +26,7 @@ from spark_client import Reading, ShuffleClient, Writing
 from spark_client.jobs import tasks
 from spark_client.pipeline import in_driver
 from tests.support.server_process import ServerProcess
+from tests.support.spark_status import jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,11 +111,6 @@ PLANS: dict[str, Plan] = {
 
 def of(client: ShuffleClient, folder: Path, plan: Plan) -> Pipeline:
     return plan(client.scan(folder / "left.parquet"), client.scan(folder / "right.parquet"))
-
-
-def jobs(spark: SparkSession) -> int:
-    """How many jobs the session has had."""
-    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -22,6 +22,7 @@ from tests.support.failing_tasks import fails_first, first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_rows import EVERY_TYPE
+from tests.support.spark_status import jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -205,10 +206,9 @@ def test_what_is_little_the_driver_writes(spark: SparkSession, server: ServerPro
     pq.write_table(pa.table({"id": range(9)}), tmp_path / "in.parquet")
     with ShuffleClient(server.location, reading=Reading()) as client:
         rows = client.scan(tmp_path / "in.parquet", spark=spark).filter(pc.field("id") < 4)
-        jobs = spark.sparkContext.statusTracker()
-        before = jobs.getJobIdsForGroup()
+        before = jobs(spark)
         rows.write.parquet(tmp_path / "out")
-        assert jobs.getJobIdsForGroup() == before
+        assert jobs(spark) == before
     assert ids_in(spark, tmp_path / "out") == [0, 1, 2, 3]
 
 
