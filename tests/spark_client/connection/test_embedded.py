@@ -76,6 +76,26 @@ def test_a_close_ends_the_server_also_where_dropping_what_the_client_holds_raise
     client.close()
 
 
+class ConnectSession:
+    """A session of Spark Connect that counts the sources which are registered in it."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+    def __init__(self) -> None:
+        self.registered = 0
+        self.dataSource = SimpleNamespace(register=self._register)
+
+    def _register(self, source: Any) -> None:
+        self.registered += 1
+
+
+def test_a_close_asks_nothing_of_spark_connect_whose_server_may_be_gone() -> None:
+    session: Any = ConnectSession()
+    with ShuffleClient.embedded(workers=2) as client:
+        client.register(session)
+    assert session.registered == 1
+
+
 def test_several_servers_share_the_memory_and_the_names_and_end_together_also_one_that_was_killed() -> None:
     table = pa.table({"x": [1, 2, 3]})
     with ShuffleClient.embedded(workers=2, memory_limit="512MiB") as client:
