@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from spark_client.connection import Closable
 
+from .processes import cpu_seconds, status_bytes
 from .server_fork import DISK, Forked
 from .watched_server import DIRECTORY
 
@@ -179,17 +180,15 @@ class ServerProcess(Closable):
 
     def rss_bytes(self) -> int:
         """Return the resident size now."""
-        return self._status_bytes("VmRSS")
+        return status_bytes(self.pid, "VmRSS")
 
     def peak_rss_bytes(self) -> int:
         """Return the largest resident size so far, as the kernel saw it."""
-        return self._status_bytes("VmHWM")
+        return status_bytes(self.pid, "VmHWM")
 
     def cpu_seconds(self) -> float:
         """Return the user and system time spent so far, over all threads."""
-        # The name in brackets may hold spaces; utime and stime are fields 14 and 15 of proc(5).
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def tail(self, lines: int = 50) -> str:
         """Return the end of the log."""
@@ -218,13 +217,6 @@ class ServerProcess(Closable):
             raise RuntimeError(f"the server was not ready within {START_DEADLINE_SECONDS} s:\n{self.tail()}")
         if not self._ready:
             raise RuntimeError(f"the server ended with {self.wait()} instead of serving:\n{self.tail()}")
-
-    def _status_bytes(self, key: str) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == key:
-                return int(value.split()[0]) * 1024
-        raise RuntimeError(f"process {self.pid} has ended and has no {key}")
 
 
 def program() -> str:

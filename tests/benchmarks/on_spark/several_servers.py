@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_client import ShuffleClient
-from tests.benchmarks.measure import GB, Subject, console, cpu_seconds, measure, ratio, table
+from tests.benchmarks.measure import GB, Subject, console, measure, ratio, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark.engines import Engines, Options, tree_cpu_seconds
 from tests.support.server_process import ServerProcess
@@ -73,7 +73,7 @@ class _Spread:
         return self.moved_bytes
 
     def _cpu_seconds(self) -> float:
-        return sum(cpu_seconds(each.pid) for each in self.servers)
+        return sum(each.cpu_seconds() for each in self.servers)
 
 
 def sums(batches: Iterator[Any]) -> Iterator[Any]:
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
 
 def _clients_cpu_seconds(spreads: Sequence[_Spread]) -> float:
     """Of this process and all below it, but for the servers."""
-    servers = sum(cpu_seconds(server.pid) for spread in spreads for server in spread.servers)
+    servers = sum(server.cpu_seconds() for spread in spreads for server in spread.servers)
     return tree_cpu_seconds() - servers
 
 
