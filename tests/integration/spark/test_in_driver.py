@@ -155,12 +155,17 @@ def test_a_users_function_runs_in_tasks_however_small_its_input_is(
     def group(table: pa.Table) -> pa.Table:
         return pa.table({"pid": [os.getpid()]})
 
+    def cogroup(left: pa.Table, right: pa.Table) -> pa.Table:
+        return group(left)
+
     scanned = client.scan(folder / "left.parquet")
     exchanged = scanned.repartition(2, "k")
     for pipeline in (
         scanned.mapInArrow(where, "pid int"),
         exchanged.mapInArrow(where, "pid int"),
         exchanged.groupBy("k").applyInArrow(group, "pid int"),
+        exchanged.groupBy("k").cogroup(exchanged.groupBy("k")).applyInArrow(cogroup, "pid int"),
+        exchanged.select(pid=pc.field("k").cast(pa.int32())).union(exchanged.mapInArrow(where, "pid int")),
         exchanged.mapInArrow(where, "pid int").groupBy("pid").agg(n=("*", "count")),
         exchanged.select("k").mapInArrow(where, "pid int").repartition(1).sortWithinPartitions("pid"),
     ):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,20 +144,6 @@ def test_folders_are_those_of_spark(spark: SparkSession, client: ShuffleClient, 
     schema = df.schema
     ours, theirs = (spark.read.schema(schema).parquet(str(tmp_path / each)) for each in ("ours", "spark"))
     assert rows_of(ours) == rows_of(theirs)
-
-
-@pytest.mark.long
-def test_rows_of_a_folder_keep_their_order(
-    spark: SparkSession, client: ShuffleClient, tmp_path: Path
-) -> None:
-    df = spark.range(0, ROWS, 1, 3).selectExpr("(id * 37) % 3000 as id", "id % 3 as k")
-    pipeline = client.pipeline(df).repartition(1).sortWithinPartitions("id")
-    pipeline.write.parquet(tmp_path / "out", partitionBy="k")
-    files = list((tmp_path / "out").rglob("*.parquet"))
-    assert len(files) == 3
-    for file in files:
-        ids = pq.ParquetFile(file).read()["id"].to_pylist()
-        assert ids == sorted(ids)
 
 
 def test_columns_that_name_no_folder_are_refused(
@@ -321,18 +306,6 @@ def test_a_job_that_fails_leaves_what_was_there(
         return {name for name in hidden(tmp_path / "out") if not name.endswith(".crc")}
 
     eventually(left_over, {"_SUCCESS"})
-
-
-@pytest.mark.long
-def test_two_writes_at_once(spark: SparkSession, numbers: Pipeline, tmp_path: Path) -> None:
-    lower, upper = numbers.filter(pc.field("id") < 100), numbers.filter(pc.field("id") >= 100)
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda each: each.write.mode("append").parquet(tmp_path / "out"), (lower, upper)))
-    assert ids_in(spark, tmp_path / "out") == [*range(ROWS)]
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda each: each.write.mode("overwrite").parquet(tmp_path / "out"), (lower, upper)))
-    assert ids_in(spark, tmp_path / "out") in ([*range(100)], [*range(100, ROWS)])
-    assert hidden(tmp_path / "out") == {"_SUCCESS"}
 
 
 # Tables.
