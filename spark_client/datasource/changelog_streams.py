@@ -108,7 +108,6 @@ class ChangelogStreamReader(QueryReader):
         super().__init__(ref, schema)
         self._following = following or Following()
         self._named = False  # the query's hold says whose it is
-        self._unused: str | None = None  # a hold that is not needed once the batch is done
         # The renewed hold and its version, when that is due again, and the versions that it holds.
         self._renewed: tuple[tuple[str, int | None], float, HeldVersions] | None = None
 
@@ -148,8 +147,9 @@ class ChangelogStreamReader(QueryReader):
         if start == end:  # a restart, which may repeat the batch up to there: its versions stay held
             return []
         is_same = start["hold"] == end["hold"]
-        if not is_same:
-            self._unused = start["hold"]
+        if not is_same and "start" not in start:  # of this run, which repeats another one's first batch
+            with contextlib.suppress(Unavailable, NotFound):
+                NamedHold(self._ref, start["hold"]).release()
         with self._explained():
             held = self._kept(end, begin if is_same else None)
         if (
@@ -175,10 +175,6 @@ class ChangelogStreamReader(QueryReader):
         """Hold the versions after ``end`` only. An unreachable server keeps more for a while."""
         with contextlib.suppress(Unavailable), self._explained():
             self._hold(end).renew(end["version"])
-            if self._unused is not None:
-                with contextlib.suppress(NotFound):
-                    NamedHold(self._ref, self._unused).release()
-                self._unused = None
 
     # In a task.
 

@@ -10,7 +10,11 @@ install() {
 }
 install --requirement requirements-dev.lock
 case $version in
-oldest) install --resolution lowest-direct --upgrade --editable '.[server,spark,otel,delta,iceberg]' ;;
+# With what the tests need of gRPC in the versions of its oldest one: newer ones want a newer protobuf.
+oldest)
+    install --resolution lowest-direct --upgrade --editable '.[server,spark,otel,delta,iceberg]' \
+        'grpcio-health-checking>=1.76' 'grpcio-status>=1.76'
+    ;;
 *) install --upgrade "pyspark==$version.*" && install --no-deps --editable . ;;
 esac
 "$venv/bin/python" -c 'import sys

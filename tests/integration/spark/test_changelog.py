@@ -13,6 +13,7 @@ import pytest
 from spark_client import ShuffleClient
 from spark_client.datasource.batch_read import AGAIN_SECONDS
 from spark_client.datasource.changelog_streams import STREAM_LEASE_SECONDS
+from spark_client.pyspark_parts import ReadAllAvailable
 from tests.support.changelog_of_rates import KEEP, Model, compacted, declare, facts, rows, table
 from tests.support.polling import eventually
 from tests.support.spark_source import Tables
@@ -108,21 +109,24 @@ def test_queries_have_each_change_once_over_restarts_and_repeated_batches(
     models = {"rates": Model(1), "more": Model(2, "XYZ")}
     for name in models:
         declare(client, name)
+    # Spark 4.1 has no limits, and a run ends after one batch: the repeated one, the new one, and none.
+    limit, runs = ({"maxVersionsPerTrigger": "2"}, 1) if ReadAllAvailable is not None else ({}, 3)
 
     def run(name: str, **options: str) -> None:
         for _ in range(3):
             client.put(name, models[name].updates(40))
-        stream = tables.stream(name, **options)
-        tables.start(stream, "copy", tmp_path / name, changelog=KEEP, delaySeconds="3600")
+        for _ in range(runs):
+            stream = tables.stream(name, **options)
+            tables.start(stream, "copy", tmp_path / name, changelog=KEEP, delaySeconds="3600")
         wanted = [row for model in models.values() for row in model.snapshot()]
         assert rows(client, "copy") == sorted(wanted)
 
     run("rates")
     forget_last_commit(tmp_path / "rates")
-    run("rates", maxVersionsPerTrigger="2")
+    run("rates", **limit)
     run("more")
-    # Of the first query's batches one had three versions, and two had two and one.
-    assert facts(client, "copy")["upper"] == 4
+    # Of the first query's batches one had three versions, and two had two and one, or one had three.
+    assert facts(client, "copy")["upper"] == (4 if limit else 3)
     (hold,) = facts(client, "rates")["holds"]
     assert hold["version"] == 6
     assert 20 * 3600 < hold["lease_left_seconds"] <= STREAM_LEASE_SECONDS

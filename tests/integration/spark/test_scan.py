@@ -165,9 +165,12 @@ REFUSED = {
 def test_a_type_of_spark_that_arrow_does_not_have_is_refused(
     client: ShuffleClient, spark: SparkSession, tmp_path: Path
 ) -> None:
-    columns = (f"{sql} as v{number}" for number, sql in enumerate(REFUSED))
+    refused = dict(REFUSED)
+    if spark.version.startswith("4.1."):  # which writes no geometry to Parquet
+        refused = {sql: kind for sql, kind in REFUSED.items() if kind != "geometry"}
+    columns = (f"{sql} as v{number}" for number, sql in enumerate(refused))
     spark.range(1).selectExpr("id", *columns).write.parquet(str(tmp_path / "x"))
-    for number, kind in enumerate(REFUSED.values()):
+    for number, kind in enumerate(refused.values()):
         with pytest.raises(InvalidRequest, match=f"'v{number}' as {kind}.*leave it out with columns="):
             client.scan(tmp_path / "x", columns=["id", f"v{number}"])
     assert client.scan(tmp_path / "x", columns=["id"]).toDF().collect() == [(0,)]

@@ -122,6 +122,7 @@ def test_a_first_batch_that_is_repeated_by_another_run_has_the_same_rows(
     beginning = again.initialOffset()
     assert span(again.partitions(beginning, end)) == first
     assert rows(again, beginning, end) == expected
+    assert len(held(client)) == 1
     assert expected == ([(3, 1)] if starting == "earliest" else [(2, -1), (3, 1)])
     again.commit(end)
     assert held(client) == [3]
