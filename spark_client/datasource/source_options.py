@@ -98,11 +98,12 @@ class SourceOptions:
     def server(self) -> RemoteServer:
         """The server of the dataset, not connected yet. Patient from the first call on, if the session's client, or
         the ``load`` of a stream, has reached it: a running stream plans each batch in a new process, also while its
-        server restarts. One that is embedded in a client does not.
+        server restarts. So it plans the writes of its ``foreachBatch``, which name a transaction. A server that is
+        embedded in a client does not restart.
         """
         text = self._values.get("location", self._location)
         base, is_embedded, is_direct = ServerOptions(), False, False
-        is_reached = self._use in (STREAM_READ, STREAM_WRITE)
+        is_reached = self._use in (STREAM_READ, STREAM_WRITE) or self.transaction is not None
         if (own := self._defaults) is not None and text == self._location:
             base, is_embedded, is_direct, is_reached = own.options, own.embedded, own.direct, True
         location, options = owner_of(self.dataset, text.split(",")), of_values(self._values, base)

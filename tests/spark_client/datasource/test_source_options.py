@@ -78,6 +78,8 @@ def test_a_server_that_nothing_has_reached_is_asked_once_and_another_one_is_wait
         assert SourceOptions({"path": "countries"}, use, own).server().patient
     for use in (STREAM_READ, STREAM_WRITE):
         assert SourceOptions(NEEDED, use, own).server().patient
+    of_each_batch = {"transaction_app": "query", "transaction_version": "7"}
+    assert SourceOptions(NEEDED | of_each_batch, BATCH_WRITE, own).server().patient
 
 
 def test_a_name_may_be_spelled_as_spark_spells_its_own() -> None:
