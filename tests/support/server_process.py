@@ -204,7 +204,7 @@ class ServerProcess(Closable):
         self._ready_or_ended.set()
 
     def _keep_ports(self) -> None:
-        for address in (*self._ready.get("locations", ()), self.http or ""):
+        for address in filter(None, (*self._ready.get("locations", ()), self.http)):
             port = socket.socket()
             self._ports.append(port)
             # As servers do: one of them may be bound beside this socket, which does not listen.
