@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -28,13 +28,14 @@ from flight_server.concurrency.broadcast_queue import (
     BroadcastQueue,
     EndOfQueue,
     Gone,
+    Passes,
     QueueEnded,
     Subscription,
     WouldBlock,
 )
 from flight_server.protocol.errors import FlightShuffleError, ProducerFailed
 from tests.support.examples import examples
-from tests.support.queues import KeptItems, kept_queue, take_one
+from tests.support.queues import KeptItems, kept_queue, next_one, take_one
 
 
 class Broken(FlightShuffleError):
@@ -230,6 +231,24 @@ async def test_a_subscription_with_a_stop_ends_before_that_item_open_closed_or_r
         assert short.lag_bytes == 0
 
 
+async def test_an_overtaken_reader_is_told_so_each_time_and_never_given_a_later_item() -> None:
+    queue = kept_queue(1)
+    for number in range(4):
+        queue.publish(number, 10)
+    with closing(queue.subscribe()) as slow:
+        assert take_one(slow) == 0
+        queue.passed(0, 3)
+        for ended in (False, True):
+            if ended:
+                queue.close()
+            async with asyncio.timeout(10):
+                await slow.wait()
+                with pytest.raises(Gone) as gone:
+                    await next_one(slow)
+            assert (gone.value.item, gone.value.first) == (1, 3)
+        assert list(slow.upcoming()) == [3]
+
+
 async def test_a_reader_that_leaves_wakes_no_other_one_and_one_that_is_ended_wakes() -> None:
     queue = kept_queue(1)
     with closing(queue.subscribe()) as waiting, closing(queue.subscribe()) as ended:
@@ -267,3 +286,26 @@ def test_a_failure_releases_every_item_at_once() -> None:
     finally:
         gc.enable()
     reader.close()
+
+
+@given(
+    st.integers(1, 3), st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20), st.booleans()), max_size=12)
+)
+def test_passes_released_by_runs_are_those_that_counting_each_item_gives(
+    wanted: int, runs: list[tuple[int, int, bool]]
+) -> None:
+    """Those that are given back were counted before, as of readers whose place has ended."""
+    passes = Passes(wanted, 0)
+    counted = [0] * 41
+    first = 0
+    given: list[tuple[int, int]] = []
+    for begin, length, back in runs:
+        (start, stop), by = (given.pop(), -1) if back and given else ((begin, begin + length), 1)
+        if by == 1:
+            given.append((start, stop))
+        passes.add(start, stop, by)
+        for index in range(max(start, first), stop):
+            counted[index] += by
+        while counted[first] >= wanted:
+            first += 1
+        assert passes.first == first

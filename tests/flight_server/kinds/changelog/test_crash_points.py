@@ -141,8 +141,8 @@ def check(image: Image, history: History, also: int = 1) -> None:
         engine.close()
 
 
-@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path, thorough: bool) -> None:
+def worked(base: Path) -> tuple[CrashPoints, History]:
+    """A server's work from its start to its end."""
     root = base / "root"
     root.mkdir()
     with CrashPoints(root, base) as points:
@@ -150,6 +150,12 @@ def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path, 
         history = History(engine, points)
         work(history)
     engine.close()
+    return points, history
+
+
+@pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path, thorough: bool) -> None:
+    points, history = worked(base)
     assert len(points.images) > 60
     for image in points.of_each_kind(thorough=thorough):
         check(image, history)
@@ -157,13 +163,7 @@ def test_a_crash_at_any_step_loses_no_version_and_counts_none_twice(base: Path, 
 
 
 def test_a_crash_during_recovery_changes_nothing(base: Path) -> None:
-    root = base / "root"
-    root.mkdir()
-    with CrashPoints(root, base) as points:
-        engine = Engine(root, SCHEMA, LATEST)
-        history = History(engine, points)
-        work(history)
-    engine.close()
+    points, history = worked(base)
     # A run that no row names, and a transaction in an unsynced log.
     unnamed = [
         image for image in points.images if re.search(r"killed after half of write .*\.run", image.step)
