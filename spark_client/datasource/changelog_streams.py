@@ -146,12 +146,12 @@ class ChangelogStreamReader(QueryReader):
         begin, version = self._bounds(start, end)
         if start == end:  # a restart, which may repeat the batch up to there: its versions stay held
             return []
-        is_same = start["hold"] == end["hold"]
-        if not is_same and "start" not in start:  # of this run, which repeats another one's first batch
+        with self._explained():
+            held = self._kept(end, begin)
+        if start["hold"] != end["hold"] and "start" not in start:
+            # Of this run, which repeats another one's first batch; not released before that one's holds its versions.
             with contextlib.suppress(Unavailable, NotFound):
                 NamedHold(self._ref, start["hold"]).release()
-        with self._explained():
-            held = self._kept(end, begin if is_same else None)
         if (
             begin is not None
             and version is not None

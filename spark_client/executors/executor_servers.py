@@ -189,18 +189,19 @@ class ExecutorServers:
 
     @contextmanager
     def once(self, things: Collection[str]) -> Iterator[list[str]]:
-        """Those of ``things`` that no block before has had in this executor, to one block at a time; not if it raises.
-        After :meth:`here`.
+        """Those of ``things`` that no block before has had in this executor, to one block at a time; not if it raises,
+        or the disk is full. After :meth:`here`.
         """
-        with (_folder(self.application) / "once").open("a+") as file:
+        with (_folder(self.application) / "once").open("a+b", buffering=0) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            had = file.read().splitlines()
+            had = file.read().decode().splitlines()
             news = [each for each in things if each not in had]
             yield news
             if news:
-                file.truncate(0)
-                file.writelines(f"{each}\n" for each in things)
+                with suppress(OSError):  # as of a full disk: a later block has them again
+                    file.truncate(0)
+                    file.write("".join(f"{each}\n" for each in things).encode())
 
     def close(self) -> None:
         """Of the client in the driver: later ones end servers of it that still run."""

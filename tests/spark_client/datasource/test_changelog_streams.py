@@ -203,6 +203,20 @@ def test_a_run_that_repeats_a_batch_still_finds_its_versions(client: ShuffleClie
     assert rows(again, end, last) == rows(query, end, last) == [(1, -1), (3, 1)]
 
 
+def test_a_run_that_repeats_a_first_batch_holds_its_versions_also_where_their_hold_was_forgotten(
+    client: ShuffleClient,
+) -> None:
+    declare(client, "rates", 3600.0)
+    put(client, 1, 2)
+    query = reader(client, startingVersion="1")
+    end = query.latestOffset(query.initialOffset())
+    client.changelog("rates").release(end["hold"])
+    put(client, 3)
+    again = reader(client, startingVersion="1")
+    assert rows(again, again.initialOffset(), end) == [(1, -1), (2, 1)]
+    assert held(client) == [1]
+
+
 def test_versions_that_are_gone_end_a_query_unless_it_may_lose_changes(
     client: ShuffleClient, caplog: pytest.LogCaptureFixture
 ) -> None:

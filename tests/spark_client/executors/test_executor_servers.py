@@ -96,6 +96,22 @@ def test_what_is_done_once_in_an_executor_is_done_by_the_first_process_that_does
     assert seen == [["a", "b"], ["c"], [], []]
 
 
+def test_what_is_done_once_in_an_executor_fails_no_task_where_the_disk_is_full(executor: Path) -> None:
+    (executor / f"flight-shuffle-{SERVERS.application}").mkdir()
+    seen = []
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # no file can grow
+    try:
+        with SERVERS.once(["a"]) as news:
+            seen.append(news)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for _ in range(2):
+        with SERVERS.once(["a"]) as news:
+            seen.append(news)
+    assert seen == [["a"], ["a"], []]
+
+
 def test_servers_of_a_closed_client_end_before_a_later_one_of_its_driver_starts_its_own(
     executor: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
