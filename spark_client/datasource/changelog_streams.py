@@ -15,7 +15,8 @@ Beginning (option ``starting_version``)
     changes after the newest version. A number: with those after that version.
 
 Admission
-    A batch has all versions that there are, or at most ``max_versions_per_trigger``; a snapshot is not divided.
+    A batch has all versions that there are, or at most ``max_versions_per_trigger``, which Spark counts as files, and
+    of which its trigger ``once`` asks for all. A snapshot is not divided.
 
 Holding
     The query holds the version up to which its last finished batch has read, by a name that is in its offsets: so a
@@ -53,7 +54,7 @@ from flight_server.protocol import (
 from spark_client.changelogs import Changelog, HeldVersions, NamedHold, with_diff
 from spark_client.connection import short_traces
 from spark_client.merge import DatasetRef
-from spark_client.pyspark_parts import ReadAllAvailable
+from spark_client.pyspark_parts import ReadMaxFiles
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import (
@@ -120,7 +121,7 @@ class ChangelogStreamReader(QueryReader):
         """
         options.refuse(OF_PARTITIONS, "is a changelog")
         most = options.get("max_versions_per_trigger")
-        if most is not None and ReadAllAvailable is None:
+        if most is not None and ReadMaxFiles is None:
             raise InvalidRequest("option 'max_versions_per_trigger' needs Spark 4.2 or later")
         following = Following(
             options.get("starting_version"),
@@ -131,6 +132,10 @@ class ChangelogStreamReader(QueryReader):
         return cls(source.ref, SparkSchema.of(with_diff(source.schema), options.dataset, struct), following)
 
     # On the driver.
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's names, as below
+        most = self._following.max_versions
+        return super().getDefaultReadLimit() if most is None else ReadMaxFiles(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         hold = new_hold(self._ref, self._new_lease_seconds)
@@ -200,11 +205,11 @@ class ChangelogStreamReader(QueryReader):
             return self._offset(self._held_first(hold), hold=hold.name)
 
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
-        del limit
         with self._explained():
             held = self._looked(begin, position)
         upper = held.upper if self._until is None else min(held.upper, self._until)
-        if position is not None and (most := self._following.max_versions) is not None:
+        most = getattr(limit, "max_files", None)
+        if position is not None and most is not None:
             upper = min(upper, position + most)
         return max(upper, held.version if position is None else position)
 

@@ -64,7 +64,9 @@ class FlightDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._options_for(BATCH_READ)
-        source = find(options.server(), options.dataset, self._generation)
+        server = options.server()
+        server.patient = server.patient or self._generation is not None  # the ``load`` has reached it
+        source = find(server, options.dataset, self._generation)
         plan = plan_versions if source.is_changelog else FlightReader.plan
         return plan(options, source, schema)
 
