@@ -5,10 +5,10 @@ it has raised, nothing of it is there, but see :attr:`Database.in_doubt`. Change
 
 Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own, with
-    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). The log is copied into
-    the database after ``COPIED_CHANGES`` while no change waits, else by SQLite itself (``LOG_BYTES``), behind a commit
-    that then takes some milliseconds more. Pages that deleted rows leave are used again; when they are a quarter of
-    the file, it is cut, a few pages at a time while no change waits.
+    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). The log is copied
+    into the database after ``COPIED_CHANGES`` while no change waits, else by SQLite itself (``LOG_BYTES``), behind a
+    commit that then takes some milliseconds more. Pages that deleted rows leave are used again; when they are a quarter
+    of the file, it is cut, a few pages at a time while no change waits.
 
 Commits
     The changes that wait are one transaction, each within a savepoint if they are several: with each statement the
