@@ -12,7 +12,6 @@ count.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import tomllib
 from pathlib import Path
@@ -36,6 +35,7 @@ from flight_server.protocol import (
     DEFAULT_PORT,
     InvalidRequest,
     check_prefix,
+    is_loopback,
     nearest,
     parse_size,
 )
@@ -77,14 +77,6 @@ def _prefix(value: object) -> object:
 
 def _location(value: object) -> object:
     return FlightLocation.parse(value) if isinstance(value, str) else value
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether it is known that an address to listen on is reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 Size = Annotated[ByteSize, BeforeValidator(parse_size)]
@@ -155,9 +147,9 @@ class Settings(BaseSettings):
         default_factory=lambda: ByteSize(int(machine.memory_bytes() * DEFAULT_MEMORY_SHARE)),
         ge=MIN_MEMORY_LIMIT_BYTES,
         description="bytes of data in memory, such as 8GiB; data beyond them goes to disk. Too low: producers "
-        "wait for the disk, and large messages are refused. Too high: the kernel ends the process. Leave a "
-        "container 512 MiB more, for the process itself; default: half of the container's or machine's memory, "
-        "because the process and the page cache need the rest",
+        "wait for the disk, and large messages are refused, below 32MiB also some of this project's client. Too "
+        "high: the kernel ends the process. Leave a container 512 MiB more, for the process itself; default: half "
+        "of the container's or machine's memory, because the process and the page cache need the rest",
     )
     disk_limit: Size | None = Field(
         None,
@@ -373,7 +365,7 @@ class Settings(BaseSettings):
         if self.tls_client_ca is not None and self.tls_cert is None:
             raise ValueError("--tls-client-ca goes with --tls-cert and --tls-key")
         controlled = self.token or self.token_file or self.tls_client_ca
-        if not (controlled or _is_loopback(self.host) or self.insecure):
+        if not (controlled or is_loopback(self.host) or self.insecure):
             raise ValueError(
                 f"--host {self.host} lets other machines reach this server, and every program there could read and "
                 "drop all data: set FLIGHT_SERVER_TOKEN, or --token-file, or --tls-client-ca, or --insecure if "

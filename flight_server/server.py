@@ -44,9 +44,10 @@ from flight_server.certificates import Pems
 from flight_server.concurrency import in_slices, run_later, seconds_to_tick
 from flight_server.host import remove_ended, sweep
 from flight_server.lanes.grpc import LAST_WORDS_SECONDS, SERVICE, Health
-from flight_server.lanes.http import AddressRefused, bind, bracketed
+from flight_server.lanes.http import AddressRefused, bind
 from flight_server.memory import LOOK_SECONDS, Heap
 from flight_server.node import Node
+from flight_server.protocol import bracketed
 from flight_server.reporting import CUT_SECONDS, SAMPLE_SECONDS, SUPPRESSED_SECONDS
 from flight_server.storage import DataDir, raise_open_files_limit
 from flight_server.tiering import delete_garbage, recover

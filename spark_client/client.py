@@ -44,9 +44,8 @@ from spark_client.settings import (
     EXECUTORS,
     LEASE_SECONDS,
     ClientOptions,
-    EmbeddedOptions,
-    ExecutorOptions,
     ServerSettings,
+    StartingOptions,
     apart,
     check_options,
     check_settings,
@@ -149,7 +148,7 @@ class ShuffleClient(DatasetCalls, Closable):
         return client
 
     @classmethod
-    def embedded(cls, *, reachable: bool = False, **options: Unpack[EmbeddedOptions]) -> Self:
+    def embedded(cls, *, reachable: bool = False, **options: Unpack[StartingOptions]) -> Self:
         """A client with embedded servers on loopback, one for each four cores of this machine, which end with ``close``
         or with this process. They demand a random token; ``headers`` has it for other clients. While they start, Spark
         starts Python for the jobs to come of an active session whose master is local.
@@ -187,10 +186,9 @@ class ShuffleClient(DatasetCalls, Closable):
         cls,
         spark: SparkSession,
         *,
-        memory_limit: str | int | None = None,
         scratch_dirs: Sequence[str] = (),
         driver: ServerSettings | None = None,
-        **options: Unpack[ExecutorOptions],
+        **options: Unpack[StartingOptions],
     ) -> Self:
         """A client of servers in a cluster's executors, one for each four cores of an executor, started by the first
         task there that writes to an exchange, see ``executors.executor_servers``. They demand a random token, and end
@@ -200,12 +198,13 @@ class ShuffleClient(DatasetCalls, Closable):
         ``embedded(reachable=True)``. It is started when it is first needed, and ends like that one.
 
         Args:
-            memory_limit: of each executor's servers together, such as ``"2GiB"``; None for half of
-                ``spark.executor.memoryOverhead``, at least 256 MiB. More waits on disk.
-            scratch_dirs: where executors' servers keep that, instead of Spark's local directories; the first is used.
+            scratch_dirs: where executors' servers keep what has no room in memory, instead of Spark's local
+                directories; the first is used.
             driver: settings of the server on the driver's host, as for :meth:`embedded`.
             options: those of the client without credentials. All others are settings of the executors' servers, such
-                as ``workers``, how many each executor has; ``offload_to`` is also for the driver's.
+                as ``workers``, how many each executor has, and ``memory_limit`` of these together, such as ``"2GiB"``:
+                half of ``spark.executor.memoryOverhead`` by default, at least 256 MiB. ``offload_to`` is also for the
+                driver's.
 
         Raises:
             InvalidRequest: an option has another type; the session does not say where its driver is. A job that the
@@ -217,20 +216,18 @@ class ShuffleClient(DatasetCalls, Closable):
 
         call = "ShuffleClient.in_executors()"
         own, settings = apart(call, options)
-        check_settings(call, {"memory_limit": memory_limit})
         check_settings(f"{call}: driver", driver or {})
-        if memory_limit is None:
-            memory_limit = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
+        if settings.get("memory_limit") is None:
+            settings["memory_limit"] = max(_LEAST_BYTES, overhead_bytes(spark) // 2)
         shared = {name: settings[name] for name in ("offload_to",) if name in settings}
         of_driver = _sweeping(own) | shared | dict(driver or {})
         if "host" not in of_driver:
             of_driver["host"] = address_of_driver(spark)
-        settings = _sweeping(own) | settings | {"memory_limit": memory_limit}
         token = secrets.token_urlsafe(32)
         like = RemoteServer(EXECUTORS, direct=True, **of_calls(own) | {"token": token})
         like.patient = True  # those of executors have answered a task before the client knows them
         driver_host = str(spark.conf.get("spark.driver.host"))
-        executors = ExecutorServers(token, (driver_host, 9), settings, tuple(scratch_dirs))
+        executors = ExecutorServers(token, driver_host, _sweeping(own) | settings, tuple(scratch_dirs))
         client = cls.__new__(cls)
         client._begin(ServerList(like, home=DriverServer(like, of_driver | {"token": token})), own, executors)
         return client
@@ -483,6 +480,8 @@ class ShuffleClient(DatasetCalls, Closable):
                 ends.callback(self._embedded.close)
             ends.callback(self._server.close)
             ends.callback(self._servers.end)
+            if self._executors is not None:
+                ends.callback(self._executors.close)
             if self._embedded is not None and not self._server.embedded:
                 ends.callback(self._say_ended)
             if shuffles is not None:

@@ -79,7 +79,6 @@ TOGETHER = {
     "with the data source": (
         "test_changelog",
         "test_changelog_feedback",
-        "test_embedded_servers",
         "test_pages",
         "test_settings",
         "test_source",

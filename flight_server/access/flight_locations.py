@@ -13,6 +13,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from flight_server.protocol import bracketed
+
 _PATTERN = re.compile(
     r"((?P<scheme>grpc|grpc\+tcp|grpc\+tls)://)?"
     r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<host>\*|[a-z0-9_]([a-z0-9._-]*[a-z0-9_])?)\.?)"
@@ -62,7 +64,7 @@ class FlightLocation:
 
     @property
     def _authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = bracketed(self.host)
         return host if self.port is None else f"{host}:{self.port}"
 
     def __str__(self) -> str:

@@ -86,15 +86,6 @@ class _Feed:
         del self.parts[0]
         return part
 
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
     def close(self) -> None:
         self.parts.clear()
 

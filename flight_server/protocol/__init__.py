@@ -3,6 +3,7 @@
 It needs the standard library only, but for ``checksums``, which is imported apart.
 """
 
+from .addresses import bracketed, is_loopback
 from .bodies import Body, Faults, Fields, InJson, Name, Request, Text, integer, one_of, parse_as, with_numbers
 from .cutting import cut
 from .dataset_names import check_dataset_name

@@ -16,7 +16,7 @@ from .expression_parts import (
     renamed,
 )
 from .html_tables import html_table
-from .kept_buffers import KeptBuffers
+from .kept_buffers import KeptBuffers, WriterFile
 from .key_codes import group_codes, groupable
 from .numbered_rows import SMALL_BYTES, NumberedRows, Picker, cuts, gathered, joined, picked, spread, together
 from .one_chunk import OneChunk, counts, fits_one_chunk

@@ -1,14 +1,24 @@
-"""A file for Arrow's writer that keeps references to the buffers which it is given."""
+"""Files for Arrow's writers: what they have in common, and one that keeps references to the buffers that it gets."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-class KeptBuffers:
-    """The buffers that were written and not taken."""
+class WriterFile:
+    """A file that has no buffer of its own, and stays open when Arrow's writer closes it. A subclass has ``write``."""
 
     closed = False
+
+    def flush(self) -> None:
+        """For Arrow's writer."""
+
+    def close(self) -> None:
+        """For Arrow's writer."""
+
+
+class KeptBuffers(WriterFile):
+    """The buffers that were written and not taken."""
 
     def __init__(self) -> None:
         self._parts: list[Any] = []
@@ -24,9 +34,3 @@ class KeptBuffers:
     def keep(self) -> None:
         """Copy those that others may overwrite, or that are parts of larger ones."""
         self._parts[:] = [part if isinstance(part, bytes) else part.to_pybytes() for part in self._parts]
-
-    def flush(self) -> None:
-        """No buffer to flush."""
-
-    def close(self) -> None:
-        """The buffers stay: they are taken after Arrow's writer has closed."""

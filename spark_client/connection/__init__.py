@@ -1,6 +1,6 @@
 """The client's side of a server: connections, calls, errors, leases, and the embedded server."""
 
-from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_loopback, is_remote
+from .advice import ClientCertificate, TlsContexts, about, check_locations, check_mode, is_remote
 from .calls import (
     AWAY,
     Call,
@@ -19,6 +19,7 @@ from .leases import LeaseKeeper, drop, owner, owner_of_process, user
 from .stream_options import (
     Compression,
     Credentials,
+    LaneChoice,
     Reading,
     ServerOptions,
     Timeouts,

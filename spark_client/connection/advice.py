@@ -6,7 +6,6 @@ its ``__context__``, with the same class and ``detail``.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 import ssl
@@ -26,6 +25,8 @@ from flight_server.protocol import (
     NotFound,
     Unauthenticated,
     Unavailable,
+    bracketed,
+    is_loopback,
 )
 
 _LOCATION = re.compile(r"grpc(\+tcp|\+tls)?://(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):([0-9]{1,5})/?")
@@ -33,20 +34,12 @@ _DNS = "dns+"
 MODES = ("create", "overwrite")
 
 
-def is_loopback(host: str | None) -> bool:
-    """Whether the host of an address is this one by its loopback."""
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def is_remote(location: str) -> bool:
     """Whether the address has a host, and that is not this one's loopback. To such a server gRPC takes the proxy that
     the environment names, unless the client has started it; the bulk lane takes none.
     """
     host = urlsplit(location).hostname
-    return bool(host) and not is_loopback(host)
+    return host is not None and not is_loopback(host)
 
 
 def check_location(location: Any) -> str:
@@ -97,7 +90,7 @@ def _resolved(location: str) -> list[str]:
     except (OSError, UnicodeError) as error:  # a UnicodeError: a part of the name is empty, or too long
         raise Unavailable(f"{_DNS}{location}: the name {parts.hostname!r} has no address: {error}") from error
     hosts = sorted({str(address[0]) for *_, address in answers})
-    return [f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host in hosts]
+    return [f"{parts.scheme}://{bracketed(host)}:{port}" for host in hosts]
 
 
 def check_mode(mode: Any) -> str:

@@ -8,16 +8,17 @@ import random
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import ClassVar, Literal, TypedDict
+from typing import ClassVar, Literal, TypedDict, get_args
 
 from flight_server.protocol import InvalidRequest, check_size
 
+LaneChoice = Literal["auto", "grpc", "bulk"]
 Compression = Literal["auto", "lz4", "zstd"] | None
 
 
 def check_lane(lane: object) -> None:
-    """Raise InvalidRequest if there is no such lane."""
-    if lane not in ("auto", "grpc", "bulk"):
+    """Raise InvalidRequest if it is no :data:`LaneChoice`."""
+    if lane not in get_args(LaneChoice):
         raise InvalidRequest(f"lane is 'auto', 'grpc' or 'bulk', not {lane!r}")
 
 
@@ -49,7 +50,7 @@ class Reading:
         InvalidRequest: another lane, or no size.
     """
 
-    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    lane: LaneChoice = "auto"
     budget_bytes: int = 256 << 20
     scratch_dir: str | None = None
     gathered_bytes: int = 64 << 20
@@ -75,7 +76,7 @@ class Writing:
         InvalidRequest: another lane or compression.
     """
 
-    lane: Literal["auto", "grpc", "bulk"] = "auto"
+    lane: LaneChoice = "auto"
     compression: Compression = "auto"
 
     def __post_init__(self) -> None:

@@ -73,7 +73,7 @@ _PAGE = 1000
 
 
 @dataclass(frozen=True)
-class Found:
+class DescribedDataset:
     """A dataset, as the server describes it; ``sealed`` if its rows do not change."""
 
     ref: DatasetRef
@@ -87,7 +87,7 @@ class Found:
         return self.kind == Kind.CHANGELOG
 
 
-def find(server: RemoteServer, dataset: str, generation: str | None = None) -> Found:
+def find(server: RemoteServer, dataset: str, generation: str | None = None) -> DescribedDataset:
     """Ask the server. ``generation`` is the one that is wanted, None for the present one.
 
     Raises:
@@ -103,7 +103,7 @@ def find(server: RemoteServer, dataset: str, generation: str | None = None) -> F
     if generation not in (None, ref.generation):
         raise replaced(dataset)
     partitions = DatasetRef.spread_partitions(info) or len(info.endpoints)
-    return Found(ref, schema, partitions, bool(facts["sealed"]), str(facts["kind"]))
+    return DescribedDataset(ref, schema, partitions, bool(facts["sealed"]), str(facts["kind"]))
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class FlightReader(DataSourceReader):
         self._shares = shares
 
     @classmethod
-    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> FlightReader:
+    def plan(cls, options: SourceOptions, source: DescribedDataset, struct: StructType) -> FlightReader:
         """Share the dataset out. Raises InvalidRequest: a column or an option that the dataset does not have, or a type
         that cannot be cast to ``struct``'s.
         """
@@ -219,7 +219,7 @@ def pages(ref: DatasetRef, first: int, end: int | None) -> Iterator[tuple[int, d
         first = last
 
 
-def _filled(source: Found) -> list[int]:
+def _filled(source: DescribedDataset) -> list[int]:
     """The partitions of a sealed dataset that are not empty."""
     facts = pages(source.ref, 0, source.partitions)
     return [index for index, known in facts if known is not None and known["rows"]]
@@ -284,7 +284,7 @@ class VersionRows:
         held.callback(keeper.close)
 
 
-def plan_versions(options: SourceOptions, source: Found, struct: StructType) -> FlightReader:
+def plan_versions(options: SourceOptions, source: DescribedDataset, struct: StructType) -> FlightReader:
     """The reader of a snapshot or of deltas, which are held from now on.
 
     Raises:

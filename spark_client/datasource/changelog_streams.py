@@ -57,8 +57,8 @@ from spark_client.pyspark_parts import ReadAllAvailable
 from spark_client.settings import OF_PARTITIONS
 
 from .batch_read import (
+    DescribedDataset,
     FlightReader,
-    Found,
     Share,
     VersionRows,
     new_hold,
@@ -113,7 +113,9 @@ class ChangelogStreamReader(QueryReader):
         self._renewed: tuple[tuple[str, int | None], float, HeldVersions] | None = None
 
     @classmethod
-    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> ChangelogStreamReader:
+    def plan(
+        cls, options: SourceOptions, source: DescribedDataset, struct: StructType
+    ) -> ChangelogStreamReader:
         """The reader of a changelog. Raises InvalidRequest: an option, a column or a type as for
         ``FlightReader.plan``.
         """
@@ -143,6 +145,8 @@ class ChangelogStreamReader(QueryReader):
         Raises as :meth:`latestOffset`.
         """
         begin, version = self._bounds(start, end)
+        if start == end:  # a restart, which may repeat the batch up to there: its versions stay held
+            return []
         is_same = start["hold"] == end["hold"]
         if not is_same:
             self._unused = start["hold"]
@@ -198,12 +202,6 @@ class ChangelogStreamReader(QueryReader):
         hold = new_hold(self._ref, self._new_lease_seconds)
         with self._explained():
             return self._offset(self._held_first(hold), hold=hold.name)
-
-    def _resumed(self, limit: Any) -> Offset:
-        del limit
-        hold = new_hold(self._ref, self._following.lease_seconds)
-        with self._explained():
-            return self._offset(hold.renew().version, hold=hold.name, start=None)
 
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
         del limit

@@ -10,10 +10,12 @@ Offsets
     ``start`` is the beginning of a new query. Here ``partitions`` counts the ones that were read. Appends
     (``staged_writes`` on the server) add partitions to a generation, so a query goes on over them.
 
-    Spark 4.1 does not say where the last batch ended, and has no limits: the reader keeps the last offset itself.
+    After a restart Spark first asks for the partitions between the checkpoint's last offset and itself. Spark 4.1 does
+    not say otherwise where the last batch ended: the reader keeps the last offset, and begins where there is none.
 
 Admission
-    A trigger takes all sealed partitions, or as many as fit one limit, at least one. A partition is not divided.
+    A trigger takes all sealed partitions, or as many as fit one limit, at least one. A partition is not divided. Spark
+    4.1 has no limits.
 
 Committing
     The server keeps read partitions, for other readers. A query renews the dataset's lease whenever it looks for more.
@@ -40,7 +42,7 @@ from spark_client.pyspark_parts import (
 )
 from spark_client.settings import LIMITS, OF_CHANGELOGS
 
-from .batch_read import FlightReader, Found, Share, for_one_query, pages
+from .batch_read import DescribedDataset, FlightReader, Share, for_one_query, pages
 from .source_options import SourceOptions
 from .spark_schema import SparkSchema
 
@@ -82,10 +84,7 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotFound: it is gone.
             Compacted: the versions after ``start`` are gone.
         """
-        begin = self._last if start is None else start
-        if begin is None:  # Spark 4.1, after a restart: the checkpoint says where the batch begins
-            self._last = self._resumed(limit)
-            return self._last
+        begin = start or self._last or self.initialOffset()
         position = self._position(begin)
         end = self._end(begin, position, limit)
         if end == position and "start" in begin:
@@ -96,10 +95,6 @@ class QueryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Defined by the two readers.
 
     def _beginning(self) -> Offset:
-        raise NotImplementedError
-
-    def _resumed(self, limit: Any) -> Offset:
-        """The end of the next batch of a query whose last one only the checkpoint knows."""
         raise NotImplementedError
 
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
@@ -143,7 +138,7 @@ class FlightStreamReader(QueryReader):
         self._limit = limit
 
     @classmethod
-    def plan(cls, options: SourceOptions, source: Found, struct: StructType) -> FlightStreamReader:
+    def plan(cls, options: SourceOptions, source: DescribedDataset, struct: StructType) -> FlightStreamReader:
         """The reader of a dataset. Raises InvalidRequest: several limits, an option, column or type as for
         ``FlightReader.plan``, or a dataset that is spread over servers, of which each knows the rows of its portion.
         """
@@ -192,9 +187,6 @@ class FlightStreamReader(QueryReader):
 
     def _beginning(self) -> Offset:
         return self._offset(self._sealed(0) if self._starting == "latest" else 0)
-
-    def _resumed(self, limit: Any) -> Offset:
-        return self._offset(self._end({}, 0, limit))
 
     def _end(self, begin: Offset, position: int | None, limit: Any) -> int:
         del begin

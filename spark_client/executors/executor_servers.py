@@ -11,6 +11,10 @@ Who finds whom
     (locations, process and the start of it), the servers' ``log``, and their temporary data directories.
     Spark removes the directories with the executor.
 
+Who ends them before
+    The close of the client ends the servers that its driver knows, from the reports of jobs. Those of a client whose
+    jobs have all failed are unknown: they are ended before a later client of the same driver starts its own there.
+
 What an executor needs
     The package with its server (``flight-shuffle[server]``), in the Python that runs the tasks; memory beyond the
     JVM's heap and the Python workers (``spark.executor.memoryOverhead``); no limit on the address space below 2 GiB.
@@ -31,7 +35,8 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
@@ -62,6 +67,7 @@ _NEEDED = (
 _CONFIG = "server.toml"
 """An empty file. Its path on the command line says whose server a process is."""
 _CANNOT = "no server can run in this executor: "
+_ANY_PORT = 9
 _REASON = re.compile(f"{_CANNOT}[^\n]*")
 
 
@@ -130,15 +136,17 @@ class ExecutorServers:
 
     Args:
         token: every call to these servers must carry it. It is random, and known to the application's tasks only.
-        driver: a host and a port of the driver: a server listens on the address by which its host reaches it.
+        driver_host: a server listens on the address by which its host reaches it.
         options: of the servers, as for ``ShuffleClient.embedded``; ``workers`` says how many there are in an executor.
         scratch_dirs: where servers keep data that memory has no room for; empty for Spark's local directories.
     """
 
     token: str = field(repr=False)
-    driver: tuple[str, int]
+    driver_host: str
     options: Mapping[str, Any] = field(default_factory=dict)
     scratch_dirs: tuple[str, ...] = ()
+    closed: tuple[str, ...] = field(default_factory=lambda: tuple(_closed))
+    """The applications of clients that this one's driver has closed before."""
 
     @property
     def application(self) -> str:
@@ -162,13 +170,8 @@ class ExecutorServers:
         known = _known.get(self.token)
         if known is not None and known.alive and not tries:
             return known
-        local_dirs = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
-        if not local_dirs:
-            raise InvalidRequest(
-                "this process is no Python worker of a Spark executor (SPARK_LOCAL_DIRS is not set): servers in "
-                "executors are started by tasks"
-            )
-        folder = Path(local_dirs[0], f"flight-shuffle-{self.application}")
+        local_dirs = _local_dirs()
+        folder = _folder(self.application)
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             with _locked(folder / "lock"):
@@ -177,12 +180,31 @@ class ExecutorServers:
                     os.killpg(running.pid, signal.SIGKILL)
                     running = None
                 if running is None or not running.alive:
-                    _end_unknown(folder)
+                    _end_unknown([folder, *map(_folder, self.closed)])
                     running = self._start(folder, Path((self.scratch_dirs or local_dirs)[0]))
         except OSError as error:
             raise Unavailable(f"{_CANNOT}on {socket.gethostname()}: {error}") from error
         _known[self.token] = running
         return running
+
+    @contextmanager
+    def once(self, things: Collection[str]) -> Iterator[list[str]]:
+        """Those of ``things`` that no block before has had in this executor, to one block at a time; not if it raises.
+        After :meth:`here`.
+        """
+        with (_folder(self.application) / "once").open("a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            had = file.read().splitlines()
+            news = [each for each in things if each not in had]
+            yield news
+            if news:
+                file.truncate(0)
+                file.writelines(f"{each}\n" for each in things)
+
+    def close(self) -> None:
+        """Of the client in the driver: later ones end servers of it that still run."""
+        _closed.append(self.application)
 
     def _answer(self, running: RunningServers) -> bool:
         """Whether a server answers, and each that accepts connections does."""
@@ -203,7 +225,7 @@ class ExecutorServers:
         config, process_of_executor = folder / _CONFIG, executor_process()
         config.touch()
         settings = {
-            "host": address_towards(*self.driver),
+            "host": address_towards(self.driver_host),
             "port": 0,
             "http_port": 0,
             "log_format": "json",
@@ -254,13 +276,13 @@ def reason_of(error: BaseException) -> str | None:
     return None if reason is None else reason[0]
 
 
-def address_towards(host: str, port: int = 9) -> str:
+def address_towards(host: str) -> str:
     """The address of this host on the way to another one, or to itself; nothing is sent.
 
     Raises:
         OSError: the other one's name has no address, or there is no way to it.
     """
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    family, kind, protocol, _, address = socket.getaddrinfo(host, _ANY_PORT, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
@@ -286,6 +308,22 @@ def address_of_driver(spark: SparkSession | None = None) -> str:
         ) from error
 
 
+def _local_dirs() -> list[str]:
+    local_dirs = [each for each in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if each]
+    if not local_dirs:
+        raise InvalidRequest(
+            "this process is no Python worker of a Spark executor (SPARK_LOCAL_DIRS is not set): servers in "
+            "executors are started by tasks"
+        )
+    return local_dirs
+
+
+def _folder(application: str) -> Path:
+    return Path(_local_dirs()[0], f"flight-shuffle-{application}")
+
+
+_closed: deque[str] = deque(maxlen=16)
+"""The applications of the last clients that this driver has closed."""
 _known: dict[str, RunningServers] = {}
 """Those of this process's executor, by their token."""
 _started: list[subprocess.Popen[bytes]] = []
@@ -307,14 +345,14 @@ def _read(path: Path) -> RunningServers | None:
         return None  # none was started yet
 
 
-def _end_unknown(folder: Path) -> None:
-    """Kill servers whose starter was killed before it could say where, and workers whose supervisor was killed: no task
-    knows them, and their lines would be taken for those of the next ones.
+def _end_unknown(folders: Iterable[Path]) -> None:
+    """Kill servers whose client is closed; whose starter was killed before it could say where; and workers whose
+    supervisor was killed: no task knows them, and their lines would be taken for those of the next ones.
     """
-    ours = os.fsencode(folder / _CONFIG)
+    ours = {os.fsencode(folder / _CONFIG) for folder in folders}
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is another user's
-            if ours not in (process / "cmdline").read_bytes().split(b"\0"):
+            if ours.isdisjoint((process / "cmdline").read_bytes().split(b"\0")):
                 continue
             ended = os.pidfd_open(int(process.name))
             try:

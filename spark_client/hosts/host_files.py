@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from flight_server.host import HostDirectory, directories, locked
 from flight_server.protocol import OutOfBudget, Unavailable, check_size
+from spark_client.arrow import WriterFile
 
 MARGIN_BYTES = 64 * 1024 * 1024
 """Free room that a base must keep beside the file; the last base is used without it."""
@@ -106,13 +107,11 @@ class HostFile:
             os.close(descriptor)
 
 
-class PartFile:
-    """A file that is written, and that no other process reads yet; like a file for Arrow's writers.
+class PartFile(WriterFile):
+    """A file that is written, and that no other process reads yet.
 
     ``write`` and ``reserve`` raise OutOfBudget, and OSError if the file system is full.
     """
-
-    closed = False
 
     def __init__(self, file: HostFile, expected_bytes: int, grow: Callable[[PartFile, int], None]) -> None:
         self.file = file
@@ -140,12 +139,6 @@ class PartFile:
         while done < len(view):
             done += self.file.write(view[done:], at + done)
         self.written_bytes = max(self.written_bytes, at + done)
-
-    def flush(self) -> None:
-        """For Arrow's writers."""
-
-    def close(self) -> None:
-        """Arrow's writers call this; the file stays open."""
 
 
 class HostFiles:

@@ -53,8 +53,6 @@ server, by the report that Spark delivers at the end of the job: so long may a j
 task compute for its next one. The server ends with its executor.
 """
 DROP_SECONDS = 10.0
-_dropped: set[tuple[str, str]] = set()
-"""What this process has dropped, see :meth:`Destination.drop_left`."""
 _JOINED_ROWS = 64 * 1024
 _KEPT_BYTES = 128 * 1024 * 1024
 """A Python worker keeps so much of the memory that its writing tasks have freed, for the next round and task."""
@@ -277,19 +275,20 @@ class Destination:
         return chosen
 
     def drop_left(self, tries: int) -> None:
-        """Drop what failed jobs have left in this executor, once in a process. What a server does not drop now ends
-        with its lease. Raises as :meth:`ExecutorServers.here`.
+        """Drop what failed jobs have left in this executor, once there. What a server does not drop now ends with its
+        lease. Raises as :meth:`ExecutorServers.here`.
         """
-        left = [each for each in self.left if each not in _dropped]
-        if self.executors is None or not left:
+        if self.executors is None or not self.left:
             return
-        for location in self.executors.here(tries).locations:
-            server = self.server.at(location)
-            with suppress(FlightShuffleError):  # the put says what is wrong
-                for each in left:
-                    with suppress(NotFound):
-                        server.action("drop", DatasetRequest(*each).encode(), DROP_SECONDS, once=True)
-        _dropped.update(left)
+        locations = self.executors.here(tries).locations
+        by_name = {" ".join(each): each for each in self.left}
+        with self.executors.once(by_name) as names:
+            for server in map(self.server.at, locations if names else ()):
+                with suppress(FlightShuffleError):  # the put says what is wrong
+                    for each in names:
+                        with suppress(NotFound):
+                            request = DatasetRequest(*by_name[each])
+                            server.action("drop", request.encode(), DROP_SECONDS, once=True)
 
     def create(self, partitions: int) -> PutCreate:
         """What a put says, which creates the dataset."""

@@ -37,6 +37,7 @@ from flight_server.protocol import (
     Forbidden,
     Unauthenticated,
     Unavailable,
+    bracketed,
     from_json,
 )
 from flight_server.tracing import traceparent
@@ -240,7 +241,7 @@ class Connection:
             raise ConnectionAbortedError("cancelled")
         self.wait_at_most(self._timeouts.first_message_seconds)
         host, port = self._where
-        named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        named = f"{bracketed(host)}:{port}"
         lines = [f"{method} {target} HTTP/1.1", f"Host: {named}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         assert self.sock is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -25,7 +25,6 @@ from flight_server.protocol import (
     Unavailable,
 )
 
-LaneChoice = Literal["auto", "grpc", "bulk"]
 Batch = Any
 """A ``pyarrow.RecordBatch``; pyarrow publishes no types."""
 _MAX_DIGITS = 18

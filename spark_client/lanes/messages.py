@@ -48,11 +48,11 @@ from flight_server.protocol import (
     CHECKED_LENGTH,
     InvalidRequest,
     ipc_framing,
+    is_loopback,
     wire,
 )
 from flight_server.protocol.checksums import message_crc32c, running_crc32c, sent_crc32c
 from spark_client.arrow import KeptBuffers
-from spark_client.connection import is_loopback
 
 Part = bytes | memoryview
 

@@ -82,13 +82,21 @@ from flight_server.protocol import (
     is_object,
     shown,
 )
-from spark_client.connection import EmbeddedEnded, RemoteServer, TimedOut, Unreachable, misdirected, refuses
+from spark_client.connection import (
+    EmbeddedEnded,
+    LaneChoice,
+    RemoteServer,
+    TimedOut,
+    Unreachable,
+    misdirected,
+    refuses,
+)
 
 from .bulk_get import BulkReader
 from .cursors import Cursor, PartitionCursor
 from .grpc_get import GrpcReader
 from .http import HttpPool, NoBulkLane, PassedOver
-from .lane import BatchBurst, BrokenStream, Closed, LaneChoice, LaneReader, Tries
+from .lane import BatchBurst, BrokenStream, Closed, LaneReader, Tries
 from .object_get import ObjectReader
 from .start_states import STARTS, StartState
 

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from flight_server.protocol import OutOfBudget, PartitionFailed
 from flight_server.protocol.checksums import crc32c
-from spark_client.arrow import NumberedRows, Picker, view
+from spark_client.arrow import NumberedRows, Picker, WriterFile, view
 from spark_client.joining import Keys
 
 CHUNK_ROWS = 1024 * 1024
@@ -268,10 +268,8 @@ class Layer:
                 yield Picker(chunk).take(np.flatnonzero(window))
 
 
-class _Summed:
-    """A file for Arrow's writer that counts and sums up the bytes that go through."""
-
-    closed = False
+class _Summed(WriterFile):
+    """Counts and sums up the bytes that go through."""
 
     def __init__(self, sink: LayerSink) -> None:
         self._sink = sink
@@ -286,12 +284,6 @@ class _Summed:
         self.checksum = crc32c(piece, self.checksum)
         self.size_bytes += len(piece)
         return self._sink.write(piece)
-
-    def flush(self) -> None:
-        """For Arrow's writer."""
-
-    def close(self) -> None:
-        """For Arrow's writer."""
 
 
 def _chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[list[pa.RecordBatch]]:

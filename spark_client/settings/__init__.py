@@ -25,6 +25,6 @@ from .option_table import (
     Option,
     options_of,
 )
-from .server_settings import EmbeddedOptions, ExecutorOptions, ServerSettings
+from .server_settings import ServerSettings, StartingOptions
 from .session_conf import session_arguments
 from .texts import EMBEDDED, EXECUTORS

@@ -71,8 +71,7 @@ OF_SPARK = (
 OPTIONS = (
     Option("location", texts.location, _SESSION),
     Option("location", lambda text: ",".join(check_locations(text)), _SOURCE),
-    Option("token", some_text("the server's token"), _SESSION),
-    Option("token", texts.token, _SOURCE),
+    Option("token", texts.token, _ALL),
     Option("token_file", texts.file, _ALL),
     Option("tls_root_certs", texts.certificates, _ALL),
     *(Option(name, texts.file, _ALL) for name in ("tls_client_cert", "tls_client_key")),

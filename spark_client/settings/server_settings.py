@@ -17,8 +17,8 @@ Size = int | str
 """Bytes, or a text such as ``"2g"``, ``"512MiB"``, ``"1.5GB"``."""
 
 
-class _Settings(TypedDict, total=False):
-    """All but ``memory_limit``, and ``lease_seconds``, which is an option of the client."""
+class ServerSettings(TypedDict, total=False):
+    """All but ``lease_seconds``, which is an option of the client."""
 
     config: str | Path | None
     host: str
@@ -28,6 +28,7 @@ class _Settings(TypedDict, total=False):
     cores: int
     advertise_host: str | None
     allowed_hosts: Sequence[str]
+    memory_limit: Size | None
     disk_limit: Size | None
     data_dir: str | Path | None
     segment_size: Size
@@ -62,26 +63,14 @@ class _Settings(TypedDict, total=False):
     copies_of: str | None
 
 
-class ServerSettings(_Settings, total=False):
-    """Of a server."""
-
-    memory_limit: Size | None
-
-
-class ExecutorOptions(_Settings, total=False):
-    """Of a client of servers in executors: its own options without credentials, and those of the servers."""
+class StartingOptions(ServerSettings, total=False):
+    """Of a client that starts its servers: its own options without credentials, and those of the servers."""
 
     timeouts: Timeouts | None
     reading: Reading | None
     writing: Writing | None
     copies: Copies | None
     lease_seconds: float | None
-
-
-class EmbeddedOptions(ExecutorOptions, total=False):
-    """Of a client with embedded servers."""
-
-    memory_limit: Size | None
 
 
 SERVER_SETTINGS = ServerSettings.__optional_keys__

@@ -112,7 +112,7 @@ def token(text: str) -> str:
     # Not a ValueError, whose message would show it.
     if not text or text != text.strip() or not text.isascii() or not text.isprintable():
         raise InvalidRequest(
-            "option 'token' is printable ASCII without spaces or line breaks around it, and the one given is not"
+            "the token is printable ASCII without spaces or line breaks around it, and this one is not"
         )
     return text
 

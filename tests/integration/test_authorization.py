@@ -10,22 +10,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.support.raw_flight import RawFlight, Refused, field, path, put_messages
+from tests.support.raw_flight import RawFlight, Refused, path, put_messages
 from tests.support.server_process import ServerProcess
 
 TOKEN = "a token, with spaces & signs"
 BATCH = pa.record_batch({"n": [1]})
-CALLS: dict[str, Any] = {
-    "ListFlights": b"",
-    "GetFlightInfo": path("d"),
-    "PollFlightInfo": path("d"),
-    "GetSchema": path("d"),
-    "DoGet": field(1, b"d"),
-    "DoPut": put_messages(path("e"), [BATCH]),
-    "DoExchange": [],
-    "DoAction": field(1, b"statistics"),
-    "ListActions": b"",
-}
 
 
 @pytest.fixture(scope="module")
@@ -36,29 +25,6 @@ def server() -> Iterator[ServerProcess]:
             raw.put(put_messages(path("d"), [BATCH]))
         yield server
     assert TOKEN not in "\n".join(server.log)
-
-
-def request(rpc: str) -> Any:
-    return iter(CALLS[rpc]) if isinstance(CALLS[rpc], list) else CALLS[rpc]
-
-
-@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN[:-1]])
-@pytest.mark.parametrize("rpc", CALLS)
-def test_no_rpc_is_served_without_the_token(server: ServerProcess, rpc: str, token: str | None) -> None:
-    with RawFlight(server.location, token=token) as raw, pytest.raises(Refused) as refused:
-        raw.ask(rpc, request(rpc))
-    assert refused.value.status == "UNAUTHENTICATED"
-    assert "token" in refused.value.message
-    assert TOKEN not in refused.value.message
-    assert refused.value.detail["error"] == "unauthenticated"
-
-
-@pytest.mark.parametrize("rpc", sorted(CALLS.keys() - {"DoExchange"}))
-def test_every_rpc_is_served_with_the_token(server: ServerProcess, rpc: str) -> None:
-    with RawFlight(server.location, token=TOKEN) as raw:
-        raw.ask(rpc, request(rpc))
-        if rpc == "DoPut":
-            raw.action("drop", {"dataset": "e"})
 
 
 def test_pyarrow_gets_the_bearer_header_by_a_handshake(server: ServerProcess) -> None:
@@ -76,13 +42,6 @@ def test_a_handshake_with_another_password_is_refused(server: ServerProcess) -> 
         with pytest.raises(flight.FlightUnauthenticatedError, match="wants a token") as caught:
             list(client.list_flights())
     assert b'"error":"unauthenticated"' in caught.value.extra_info
-
-
-def test_a_server_without_a_token_needs_none(flight_server_process: Any) -> None:
-    server = flight_server_process(http_port=-1, memory_limit="64MiB")
-    with RawFlight(server.location) as raw:
-        for rpc in ("ListFlights", "ListActions"):
-            raw.ask(rpc, request(rpc))
 
 
 def test_a_handshake_without_a_message_is_told_what_is_wanted(server: ServerProcess) -> None:

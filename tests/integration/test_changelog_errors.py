@@ -123,6 +123,8 @@ def test_only_a_changelog_has_versions(
         (rates_of(("EUR", 1, 1.0)).drop_columns(["rate"]), "the put's columns are"),
         (rates_of(("EUR", 1, 1.0)).append_column("more", [[1]]), "the put's columns are"),
         (rates_of(("EUR", 1, 1.0)).set_column(1, "time", [["1"]]), "the put's columns are"),
+        (rates_of(("EUR", 1, 1.0)).append_column("time", [[1]]), "the put's columns are"),
+        (signed(signed(rates_of(("EUR", 1, 1.0)), 1), 1), "the put's columns are"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_and_make_no_version(
@@ -141,10 +143,15 @@ def test_rows_that_do_not_fit_are_refused_and_make_no_version(
     ("schema", "keep", "why"),
     [
         (RATES, {"rule": "newest"}, "'rule' is one of latest, top_k"),
-        (RATES, LATEST | {"key": ["country"]}, "country"),
+        (RATES, LATEST | {"key": []}, "keep: this rule needs 'key'"),
+        (RATES, LATEST | {"order_by": []}, "keep: this rule needs 'order_by'"),
+        (RATES, LATEST | {"key": ["country"]}, "no column 'country'; the columns are currency, time, rate"),
         (RATES, LATEST | {"order_by": ["-day"]}, "day"),
         (RATES, LATEST | {"k": 1}, "k"),
         (RATES, {"rule": "top_k", "key": ["currency"], "order_by": ["time"]}, "needs 'k'"),
+        (pa.schema([]), None, "at least one column"),
+        (pa.schema([("_diff", pa.int8())]), None, "at least one column"),
+        (pa.schema([("a", pa.month_day_nano_interval())]), None, "cannot compare"),
         (pa.schema([("_version", pa.int64())]), None, "no column '_version'"),
         (pa.schema([("_hash", pa.int64())]), None, "no column '_hash'"),
         (pa.schema([("a", pa.int64()), ("a", pa.int64())]), None, "occurs twice"),

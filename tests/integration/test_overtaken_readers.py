@@ -18,8 +18,7 @@ from pyarrow import flight
 
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import Released
-from spark_client.connection import RemoteServer
-from spark_client.lanes.lane import LaneChoice
+from spark_client.connection import LaneChoice, RemoteServer
 from tests.support.bulk import Cut, RawGet, get
 from tests.support.held import message_bytes
 from tests.support.merging import QUICK, batches_from, partition_stream

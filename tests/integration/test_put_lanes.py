@@ -7,7 +7,7 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from flight_server.protocol import CreateRequest, Kind, PutCommand
 from flight_server.protocol.errors import FlightShuffleError, PartitionFailed
 from spark_client import ShuffleClient
 from spark_client.arrow.types import Declared
-from spark_client.connection import RemoteServer, Timeouts, Writing
+from spark_client.connection import LaneChoice, RemoteServer, Timeouts, Writing
 from spark_client.jobs.placements import ByKeys
 from spark_client.jobs.tasks import Destination, WriteTask
 from spark_client.lanes.put_stream import PutStream, places_of
@@ -27,7 +27,6 @@ from tests.support.proxy import Proxy
 from tests.support.server_process import ServerProcess
 
 Start = Callable[..., ServerProcess]
-Lane = Literal["auto", "grpc", "bulk"]
 MEBIBYTE = 1 << 20
 NOISE = pa.record_batch({"n": np.random.default_rng(0).integers(0, 1 << 62, MEBIBYTE // 8)})
 
@@ -41,7 +40,7 @@ def process() -> Iterator[ServerProcess]:
 
 
 @contextlib.contextmanager
-def connected(location: str, lane: Lane, **options: Any) -> Iterator[RemoteServer]:
+def connected(location: str, lane: LaneChoice, **options: Any) -> Iterator[RemoteServer]:
     server = RemoteServer(location, writing=Writing(lane), **options)
     try:
         yield server

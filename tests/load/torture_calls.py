@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.client import HTTPException
-from typing import Any, Literal
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -41,7 +41,7 @@ from flight_server.protocol import (
     Unavailable,
 )
 from flight_server.protocol.errors import DataQuarantined, from_json
-from spark_client.connection import RemoteServer, TimedOut
+from spark_client.connection import LaneChoice, RemoteServer, TimedOut
 from spark_client.lanes import BrokenStream, Closed, PutStream, partition_streams
 from tests.load import marked_rows, name_model
 from tests.load.call_history import CallHistory
@@ -52,7 +52,7 @@ from tests.load.name_model import Call, Found
 HANG_SECONDS = 30.0
 """A call without an answer for so long fails the run."""
 SCHEMA_TEXT = base64.b64encode(SCHEMA.serialize().to_pybytes()).decode()
-_LANES: tuple[Literal["auto", "grpc", "bulk"], ...] = ("auto", "grpc", "bulk")
+_LANES: tuple[LaneChoice, ...] = ("auto", "grpc", "bulk")
 _BATCH_ROWS = (100, 3_000, 28_000)
 # From how many rows to how many, and how often.
 _SIZES = (

@@ -76,14 +76,6 @@ def test_an_error_of_the_callers_own_iterable_is_raised_as_it_is(client: Shuffle
     assert client.datasets() == []
 
 
-def test_a_name_that_exists_is_refused_and_overwritten_on_request(client: ShuffleClient) -> None:
-    client.put("d", TABLE)
-    with pytest.raises(AlreadyExists, match="'d'"):
-        client.put("d", TABLE)
-    client.put("d", TABLE.slice(1), mode="overwrite")
-    assert client.get("d").read_all().num_rows == 2
-
-
 def test_a_producer_that_fails_leaves_an_error_and_never_a_short_dataset(client: ShuffleClient) -> None:
     def failing() -> Iterator[Any]:
         yield TABLE.to_batches()[0]

@@ -9,7 +9,7 @@ import pytest
 
 import spark_client
 from flight_server.protocol import FlightShuffleError, error_classes
-from spark_client import InvalidRequest, NotFound, ShuffleClient, StaleTicket, TimedOut, Unreachable
+from spark_client import InvalidRequest, NotFound, StaleTicket, TimedOut, Unreachable
 from tests.support.python_program import output_of
 from tests.support.rooms import MODULES
 
@@ -44,16 +44,6 @@ def test_an_error_is_of_pythons_class_too(kind: type[FlightShuffleError], python
         assert isinstance(each, python)
         assert isinstance(each, FlightShuffleError)
         assert (str(each), each.message, each.detail) == (error.message, error.message, {"dataset": "d"})
-
-
-def test_an_argument_is_refused_with_pythons_class() -> None:
-    with pytest.raises(ValueError, match="is no address of a server"):
-        ShuffleClient("127.0.0.1:8815")
-    with (
-        ShuffleClient("grpc://127.0.0.1:1") as nowhere,
-        pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1"),
-    ):
-        nowhere.datasets()
 
 
 def test_an_error_is_imported_without_the_libraries_that_it_does_not_need() -> None:

@@ -9,9 +9,8 @@ from pyarrow import flight
 
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import NotFound
-from spark_client.connection import RemoteServer, Timeouts
+from spark_client.connection import LaneChoice, RemoteServer, Timeouts
 from spark_client.lanes import PartitionCursor, ReadStream
-from spark_client.lanes.lane import LaneChoice
 from tests.support.polling import eventually
 
 SCHEMA = pa.schema([("partition", pa.int64()), ("n", pa.int64())])

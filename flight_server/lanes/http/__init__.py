@@ -1,4 +1,4 @@
 """The HTTP lane: the listener, the bulk lane both ways, and pages for people and monitoring."""
 
 from .listener import HttpOptions, HttpServer
-from .listening import AddressRefused, bind, bracketed
+from .listening import AddressRefused, bind

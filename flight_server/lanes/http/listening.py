@@ -9,14 +9,11 @@ from __future__ import annotations
 import errno
 import socket
 
+from flight_server.protocol import bracketed
+
 
 class AddressRefused(OSError):
     """The server cannot listen there."""
-
-
-def bracketed(host: str) -> str:
-    """The host as it stands before ``:port``."""
-    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def bind(host: str, port: int, *, option: str) -> socket.socket:

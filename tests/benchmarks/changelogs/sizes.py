@@ -14,20 +14,18 @@ stores are compared with the bound: 2 x the rows that were needed, and those tha
 ``worst`` is the greatest quotient, but while a hold keeps the rows, and ``FEW`` delays after it; ``at the end`` the one
 when nothing was put for ``FEW`` delays. At most 1 is as promised. ``written`` is what the server's process wrote to the
 disk (``write_bytes`` of /proc/<pid>/io: records, files, and what compaction makes of them) for each byte of a put.
-Everything is in ``build/benchmarks/sizes.json``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +34,7 @@ import pyarrow as pa
 
 from flight_server.protocol import KeepRule
 from spark_client import Changelog, ShuffleClient, latest, pair, until_closed
-from tests.benchmarks.measure import MIB, conditions, console, table
-from tests.support.rooms import ROOT
+from tests.benchmarks.measure import conditions, console, table
 from tests.support.server_process import ServerProcess
 
 DELAY_SECONDS = 1.0
@@ -46,41 +43,18 @@ SAMPLE_SECONDS = 0.5
 SCHEMA = pa.schema(
     [("key", pa.int64()), ("time", pa.int64()), ("value", pa.float64()), ("name", pa.string())]
 )
-RESULTS = ROOT / "build" / "benchmarks"
-COLUMNS = [
-    "pattern",
-    "rows put",
-    "keys",
-    "worst",
-    "at the end",
-    "rows then",
-    "rows max",
-    "written",
-    "MiB disk max",
-    "MiB RAM max",
-]
+COLUMNS = ["pattern", "worst", "at the end", "written"]
 
 
 @dataclass
 class Sizes:
-    """What was seen of one changelog, by sample."""
+    """What was seen of one changelog: the quotients by sample, and the largest of those that count."""
 
     name: str
-    keys: int
-    rows_put: int = 0
     put_bytes: int = 0
     written_bytes: int = 0
-    seconds: list[float] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    bound: list[int] = field(default_factory=list)
-    held: list[bool] = field(default_factory=list)
-    disk_bytes: list[int] = field(default_factory=list)
-    ram_bytes: list[int] = field(default_factory=list)
-
-    def quotients(self) -> list[float]:
-        """Of the samples that count."""
-        every = zip(self.rows, self.bound, self.held, strict=True)
-        return [rows / bound for rows, bound, held in every if not held]
+    quotients: list[float] = field(default_factory=list)
+    worst: float = 0.0
 
 
 class Pattern:
@@ -90,7 +64,7 @@ class Pattern:
         self.changelog = changelog
         self.keys = keys
         self.stop = stop
-        self.rows_put = self.put_bytes = 0
+        self.put_bytes = 0
         self.held_until = 0.0
         self._needed = [(time.monotonic(), keys)]
         self._recent: list[tuple[float, int]] = []
@@ -110,7 +84,6 @@ class Pattern:
     def put(self, rows: pa.Table) -> None:
         self.changelog.put(rows)
         with self._lock:
-            self.rows_put += rows.num_rows
             self.put_bytes += rows.nbytes
             self._recent.append((time.monotonic(), rows.num_rows))
 
@@ -268,9 +241,7 @@ def main(arguments: list[str]) -> None:
         COLUMNS,
         [_row(each) for each in found],
     )
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "sizes.json").write_text(json.dumps([asdict(each) for each in found]))
-    console.print(f"worst: {max(max(each.quotients(), default=0.0) for each in found):.2f}")
+    console.print(f"worst: {max(each.worst for each in found):.2f}")
 
 
 def _run(chosen: dict[str, tuple[int, KeepRule, Callable[[Pattern], None]]], seconds: float) -> list[Sizes]:
@@ -286,7 +257,7 @@ def _run(chosen: dict[str, tuple[int, KeepRule, Callable[[Pattern], None]]], sec
             changelog = client.changelog(
                 dataset, SCHEMA, key="key", order_by="time", keep=keep, delay_seconds=DELAY_SECONDS
             )
-            found.append((Sizes(name, keys), Pattern(changelog, keys, stop), Path(f"/proc/{server.pid}/io")))
+            found.append((Sizes(name), Pattern(changelog, keys, stop), Path(f"/proc/{server.pid}/io")))
         running = [
             threads.submit(write, of)
             for (_, _, write), (_, of, _) in zip(chosen.values(), found, strict=True)
@@ -309,30 +280,17 @@ def _watch(found: list[tuple[Sizes, Pattern, Path]], seconds: float, ended: Call
         for sizes, of, io in found:
             # Before the answer: what is put meanwhile is then in its rows, and not in the bound.
             held = time.monotonic() < of.held_until
-            said = of.changelog.statistics()
-            sizes.seconds.append(time.monotonic())
-            sizes.rows.append(int(said["rows"]))
+            rows = int(of.changelog.statistics()["rows"])
             bound = 2 * of.needed(FEW * DELAY_SECONDS) + of.recent(FEW * DELAY_SECONDS)
-            sizes.bound.append(max(1, bound))
-            sizes.held.append(held)
-            sizes.disk_bytes.append(int(said["disk_bytes"]))
-            sizes.ram_bytes.append(int(said["bytes"]))
-            sizes.rows_put, sizes.put_bytes = of.rows_put, of.put_bytes
+            sizes.quotients.append(rows / max(1, bound))
+            if not held:
+                sizes.worst = max(sizes.worst, sizes.quotients[-1])
+            sizes.put_bytes = of.put_bytes
             counters = dict(line.split(": ") for line in io.read_text().splitlines())
             sizes.written_bytes = int(counters["write_bytes"])
         time.sleep(SAMPLE_SECONDS)
 
 
 def _row(of: Sizes) -> list[str]:
-    return [
-        of.name,
-        f"{of.rows_put:,}",
-        f"{of.keys:,}",
-        f"{max(of.quotients(), default=0.0):.2f}",
-        f"{of.rows[-1] / of.bound[-1]:.2f}",
-        f"{of.rows[-1]:,}",
-        f"{max(of.rows):,}",
-        f"{of.written_bytes / max(1, of.put_bytes):.1f}",
-        f"{max(of.disk_bytes) / MIB:.1f}",
-        f"{max(of.ram_bytes) / MIB:.1f}",
-    ]
+    written = of.written_bytes / max(1, of.put_bytes)
+    return [of.name, f"{of.worst:.2f}", f"{of.quotients[-1]:.2f}", f"{written:.1f}"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from spark_client.pipeline import Pipeline
 from tests.benchmarks.measure import Subject, table
 from tests.benchmarks.on_spark.engines import COLUMNS, Engines, Options, compared, rows_of, same
 
@@ -23,6 +25,18 @@ class Contest:
     name: str
     rows: int
     runs: dict[str, Run]
+
+
+def files(engines: Engines, kind: str, path: Path) -> Pipeline:
+    """The Parquet files as a pipeline, which with ``SCAN`` reads them itself."""
+    if kind == SCAN:
+        return engines.shuffle.scan(path, spark=engines.spark)
+    return engines.shuffle.pipeline(engines.spark.read.parquet(str(path)))
+
+
+def both(ours: Callable[[str, Engines, int], Any]) -> dict[str, Run]:
+    """Our runs: from a DataFrame, and by a scan."""
+    return {kind: partial(ours, kind) for kind in (FRAME, SCAN)}
 
 
 def report(title: str, contests: Sequence[Contest], options: Options, terms: str = "local[2]") -> None:

@@ -9,17 +9,14 @@ The function makes one row of each group. ``range`` is ``spark.range`` in place 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_client.pipeline import Pipeline
 from tests.benchmarks.on_spark import data
-from tests.benchmarks.on_spark.contests import FRAME, SCAN, SPARK, Contest, report
+from tests.benchmarks.on_spark.contests import FRAME, SPARK, Contest, both, files, report
 from tests.benchmarks.on_spark.engines import Engines, Options
 
 GROUPS = 20_000
@@ -69,12 +66,6 @@ def _frame(engines: Engines, rows: int) -> Any:
     return engines.spark.read.parquet(str(_files(rows)))
 
 
-def _start(engines: Engines, rows: int, kind: str) -> Pipeline:
-    if kind == SCAN:
-        return engines.shuffle.scan(_files(rows), spark=engines.spark)
-    return engines.shuffle.pipeline(_frame(engines, rows))
-
-
 def _range(engines: Engines, rows: int) -> Any:
     engines.spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
     groups = min(GROUPS, rows // LEAST_ROWS)
@@ -95,7 +86,7 @@ def _ours_of_range(engines: Engines, rows: int) -> Any:
 
 
 def _ours(kind: str, engines: Engines, rows: int) -> Any:
-    groups = _start(engines, rows, kind).groupBy("key", numPartitions=PARTITIONS)
+    groups = files(engines, kind, _files(rows)).groupBy("key", numPartitions=PARTITIONS)
     return answer(groups.applyInArrow(total, TOTALS).toArrow())
 
 
@@ -105,17 +96,15 @@ def _sparks_pairs(engines: Engines, rows: int) -> Any:
 
 
 def _our_pairs(kind: str, engines: Engines, rows: int) -> Any:
-    left, right = (_start(engines, rows, kind).groupBy("key", numPartitions=PARTITIONS) for _ in range(2))
+    left, right = (
+        files(engines, kind, _files(rows)).groupBy("key", numPartitions=PARTITIONS) for _ in range(2)
+    )
     return answer(left.cogroup(right).applyInArrow(pair, PAIRS).toArrow())
 
 
-def _runs(sparks: Callable[..., Any], ours: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    return {SPARK: sparks, **{kind: partial(ours, kind) for kind in (FRAME, SCAN)}}
-
-
 CONTESTS = [
-    Contest("5 M rows", 5_000_000, _runs(_sparks, _ours)),
+    Contest("5 M rows", 5_000_000, {SPARK: _sparks, **both(_ours)}),
     Contest("range, 5 M rows", 5_000_000, {SPARK: _sparks_of_range, FRAME: _ours_of_range}),
-    Contest("20 M rows", 20_000_000, _runs(_sparks, _ours)),
-    Contest("cogroup, 5 M rows a side", 5_000_000, _runs(_sparks_pairs, _our_pairs)),
+    Contest("20 M rows", 20_000_000, {SPARK: _sparks, **both(_ours)}),
+    Contest("cogroup, 5 M rows a side", 5_000_000, {SPARK: _sparks_pairs, **both(_our_pairs)}),
 ]

@@ -7,16 +7,14 @@ one makes a checksum of the joined rows. Both join on 16 partitions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_client.pipeline import Pipeline
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
-from tests.benchmarks.on_spark.contests import FRAME, SCAN, SPARK, Contest, report
+from tests.benchmarks.on_spark.contests import SPARK, Contest, both, files, report
 from tests.benchmarks.on_spark.engines import Engines, Options
 
 PARTITIONS = 16
@@ -59,41 +57,25 @@ def _files(rows: int) -> tuple[Any, Any]:
     return data.grouped_parquet(rows, rows // SHARE), data.named_parquet(rows // SHARE)
 
 
-def _frames(engines: Engines, rows: int) -> tuple[Any, Any]:
-    engines.spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
-    left, right = (engines.spark.read.parquet(str(path)) for path in _files(rows))
-    return left, right
-
-
 def _answer(found: Any) -> tuple[int, int]:
     rows, total = (sum(row[column] for row in found) for column in range(2))
     return rows, total % (1 << 63)
 
 
 def _sparks(engines: Engines, rows: int) -> Any:
-    left, right = _frames(engines, rows)
+    engines.spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
+    left, right = (engines.spark.read.parquet(str(path)) for path in _files(rows))
     joined = left.mapInArrow(gross, LEFT).join(right.mapInArrow(weighed, RIGHT), "key")
     return _answer(joined.mapInArrow(digest, of.DIGEST).collect())
 
 
 def _ours(kind: str, engines: Engines, rows: int) -> Any:
-    starts: tuple[Pipeline, Pipeline]
-    if kind == SCAN:
-        left_files, right_files = _files(rows)
-        starts = (
-            engines.shuffle.scan(left_files, spark=engines.spark),
-            engines.shuffle.scan(right_files, spark=engines.spark),
-        )
-    else:
-        left_frame, right_frame = _frames(engines, rows)
-        starts = engines.shuffle.pipeline(left_frame), engines.shuffle.pipeline(right_frame)
+    starts = [files(engines, kind, path) for path in _files(rows)]
     left, right = starts[0].mapInArrow(gross, LEFT), starts[1].mapInArrow(weighed, RIGHT)
     joined = left.join(right, on="key", numPartitions=PARTITIONS)
     return _answer(joined.mapInArrow(digest, of.DIGEST).toDF().collect())
 
 
 CONTESTS = [
-    Contest(
-        "10 M x 2 M rows", ROWS, {SPARK: _sparks, **{kind: partial(_ours, kind) for kind in (FRAME, SCAN)}}
-    )
+    Contest("10 M x 2 M rows", ROWS, {SPARK: _sparks, **both(_ours)}),
 ]

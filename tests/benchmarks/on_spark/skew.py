@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -22,7 +21,7 @@ import pyarrow as pa
 from tests.benchmarks.measure import table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
-from tests.benchmarks.on_spark.contests import FRAME, SCAN, SPARK, Contest, report
+from tests.benchmarks.on_spark.contests import SPARK, Contest, both, files, report
 from tests.benchmarks.on_spark.engines import Engines, Options
 
 WORK = "task long, rows long, digest long, bytes long, seconds double"
@@ -68,10 +67,7 @@ def _sparks(engines: Engines, rows: int) -> Any:
 
 
 def _ours(kind: str, engines: Engines, rows: int) -> Any:
-    if kind == SCAN:
-        start = engines.shuffle.scan(data.skewed_parquet(rows), spark=engines.spark)
-    else:
-        start = engines.shuffle.pipeline(engines.spark.read.parquet(str(data.skewed_parquet(rows))))
+    start = files(engines, kind, data.skewed_parquet(rows))
     return _answer(kind, start.repartition(PARTITIONS, "key").mapInArrow(work, WORK).toDF())
 
 
@@ -91,6 +87,6 @@ CONTESTS = [
     Contest(
         "half in one key",
         20_000_000,
-        {SPARK: _sparks, **{kind: partial(_ours, kind) for kind in (FRAME, SCAN)}},
+        {SPARK: _sparks, **both(_ours)},
     )
 ]

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -25,11 +23,10 @@ import pyarrow as pa
 from spark_client import ShuffleClient
 from tests.benchmarks.measure import console, table
 from tests.benchmarks.on_spark.engines import Options
-from tests.support.logged_process import LoggedProcess
+from tests.support.driver_process import DriverProcess, say, session
+from tests.support.net_hosts import NetHost, net_hosts
 from tests.support.polling import eventually
-from tests.support.spark_cluster import ROOT
-from tests.support.spark_home import spark_home
-from tests.support.spark_session import local_session
+from tests.support.spark_cluster import standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,69 +35,6 @@ HOSTS = (1, 2, 4)
 ROWS = 2_000_000
 FEW_ROWS = 1_000
 COLUMNS = ["hosts", "s", "MB", "wire MB", "empty MB", "wire / byte", "even"]
-_NETWORK = "10.78.0"
-_DRIVER = f"{_NETWORK}.254"
-
-
-class _Host:
-    """A network namespace, joined to all others, and to this one, by a switch."""
-
-    def __init__(self, stack: ExitStack, switch: str, number: int) -> None:
-        self.address = f"{_NETWORK}.{number + 1}"
-        self.name = f"{switch}-{number}"
-        port = f"{switch}p{number}"
-        _ip("netns", "add", self.name)
-        stack.callback(_ip, "netns", "del", self.name)
-        _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", self.name)
-        _ip("link", "set", port, "master", switch, "up")
-        _ip("-n", self.name, "addr", "add", f"{self.address}/24", "dev", "eth0")
-        for each in ("eth0", "lo"):
-            _ip("-n", self.name, "link", "set", each, "up")
-        self._sent = Path("/sys/class/net", port, "statistics", "rx_bytes")
-
-    @property
-    def sent_bytes(self) -> int:
-        """All that has left the host."""
-        return int(self._sent.read_text())
-
-
-def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
-
-
-@contextmanager
-def _cluster(directory: Path, count: int) -> Iterator[tuple[str, list[_Host]]]:
-    """The address of a master here, whose workers are on hosts."""
-    environment = {
-        "SPARK_HOME": str(spark_home()),
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    program = str(spark_home() / "bin" / "spark-class")
-    daemon = "org.apache.spark.deploy"
-    with ExitStack() as stack:
-        switch = f"fs{os.getpid() % 1_000_000}"
-        _ip("link", "add", switch, "type", "bridge")
-        stack.callback(_ip, "link", "del", switch)
-        _ip("addr", "add", f"{_DRIVER}/24", "dev", switch)
-        _ip("link", "set", switch, "up")
-        hosts = [_Host(stack, switch, number) for number in range(count)]
-        options = ["--host", _DRIVER, "--port", "0", "--webui-port", "0"]
-        own = environment | {"SPARK_LOCAL_IP": _DRIVER}
-        master = LoggedProcess([program, f"{daemon}.master.Master", *options], own)
-        stack.callback(master.stop)
-        address = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
-        for host in hosts:
-            folder = directory / host.address
-            folder.mkdir()
-            folders = {"SPARK_WORKER_DIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)}
-            options = ["--host", host.address, "--webui-port", "0", "--cores", "1", "--memory", "1g", address]
-            command = ["ip", "netns", "exec", host.name, program, f"{daemon}.worker.Worker", *options]
-            worker = LoggedProcess(command, environment | folders | {"SPARK_LOCAL_IP": host.address})
-            stack.callback(worker.stop)
-            worker.wait_for("Successfully registered with master")
-        yield address, hosts
 
 
 def _filled(batches: Iterator[Any]) -> Iterator[Any]:
@@ -129,17 +63,10 @@ def _job(client: ShuffleClient, spark: SparkSession, rows: int, hosts: int) -> i
     return done.exchanges[0].size_bytes
 
 
-def _measured(master: str, hosts: Sequence[_Host], count: int, options: Options) -> list[str]:
-    settings = {
-        "driver__host": _DRIVER,
-        "driver__bindAddress": _DRIVER,
-        "cores__max": str(count),
-        "executor__cores": "1",
-        "executor__memory": "512m",
-        "executorEnv__PYTHONPATH": str(ROOT),
-    }
-    rows = int(ROWS * options.scale)
-    with local_session(master, **settings) as spark, ShuffleClient.in_executors(spark) as client:
+def drive(master: str, settings: dict[str, str], names: list[str], rounds: int, rows: int) -> None:
+    """The driver: say the table's row for the hosts of these names."""
+    hosts, count = [NetHost("", name=name) for name in names], len(names)
+    with session(master, settings) as spark, ShuffleClient.in_executors(spark) as client:
         context: Any = spark.sparkContext._jsc.sc()
         eventually(lambda: int(context.getExecutorMemoryStatus().size()) - 1, count)
 
@@ -151,9 +78,9 @@ def _measured(master: str, hosts: Sequence[_Host], count: int, options: Options)
 
         sent(FEW_ROWS)
         _, _, empty_bytes = sent(FEW_ROWS)
-        runs = [sent(rows) for _ in range(options.rounds)]
+        runs = [sent(rows) for _ in range(rounds)]
     seconds, size_bytes, wire_bytes = (statistics.median(each) for each in zip(*runs, strict=True))
-    return [
+    row = [
         f"{count}",
         f"{seconds:.1f}",
         f"{size_bytes / 1e6:.1f}",
@@ -162,13 +89,26 @@ def _measured(master: str, hosts: Sequence[_Host], count: int, options: Options)
         f"{(wire_bytes - empty_bytes) / size_bytes:.3f}",
         f"{(count - 1) / count:.3f}",
     ]
+    say("row", row)
 
 
 def main(arguments: list[str]) -> None:
     """Print the table."""
     options = Options.parse("wire_bytes", arguments, rounds=3)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    with TemporaryDirectory() as directory, _cluster(Path(directory), max(HOSTS)) as (master, hosts):
-        rows = [_measured(master, hosts, count, options) for count in HOSTS]
+    rows: list[list[str]] = []
+    for count in HOSTS:
+        with (
+            TemporaryDirectory() as directory,
+            net_hosts(count + 1) as (first, *hosts),
+            standalone_cluster(Path(directory), hosts=[first, *hosts]) as cluster,
+        ):
+            address = {"driver__host": first.address, "driver__bindAddress": first.address}
+            settings = {**cluster.settings, **address, "cores__max": str(count)}
+            names = [host.name for host in hosts]
+            job = (cluster.master, settings, names, options.rounds, int(ROWS * options.scale))
+            with DriverProcess(drive, *job, host=first) as driver:
+                rows.append(driver.wait_for("row"))
+                driver.wait()
     console.print("All hosts are on one machine; bytes are those of the hosts' network interfaces.")
     table("Bytes on the wire", COLUMNS, rows)

@@ -23,7 +23,7 @@ from pyarrow import dataset as ds
 
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark import functions as of
-from tests.benchmarks.on_spark.contests import FRAME, SCAN, SPARK, Contest, report
+from tests.benchmarks.on_spark.contests import SPARK, Contest, both, files, report
 from tests.benchmarks.on_spark.engines import Engines, Options
 
 PARTITIONS = 16
@@ -45,12 +45,12 @@ def main(arguments: list[str]) -> None:
 
 def answer(path: Path, rows: int) -> Any:
     """What was written, as the footers say; of few rows also the sum of their hashes."""
-    files = sorted(path.glob("*.parquet"))
-    footers = [pq.read_metadata(file) for file in files]
+    written = sorted(path.glob("*.parquet"))
+    footers = [pq.read_metadata(file) for file in written]
     keys = [footer.row_group(0).column(0).statistics for footer in footers]
-    found = [sum(footer.num_rows for footer in footers), min(each.min for each in keys), len(files)]
+    found = [sum(footer.num_rows for footer in footers), min(each.min for each in keys), len(written)]
     if rows <= ROWS // 10:
-        batches = ds.dataset(files).to_batches(columns=COLUMNS)
+        batches = ds.dataset(written).to_batches(columns=COLUMNS)
         found.append(sum(row["digest"] for row in _digests(batches)) % (1 << 63))
     return found
 
@@ -71,18 +71,17 @@ def _written(write: Callable[[Engines, int, Path], None], engines: Engines, rows
     return found
 
 
+def _ours_written(kind: str, engines: Engines, rows: int) -> Any:
+    return _written(partial(_ours, kind), engines, rows)
+
+
 def _sparks(engines: Engines, rows: int, path: Path) -> None:
     first = engines.spark.read.parquet(str(data.named_parquet(rows))).mapInArrow(of.named, of.NAMED)
     first.repartition(PARTITIONS, "key").mapInArrow(charged, of.NAMED).write.parquet(str(path))
 
 
 def _ours(kind: str, engines: Engines, rows: int, path: Path) -> None:
-    files = data.named_parquet(rows)
-    if kind == SCAN:
-        start = engines.shuffle.scan(files, spark=engines.spark)
-    else:
-        start = engines.shuffle.pipeline(engines.spark.read.parquet(str(files)))
-    first = start.mapInArrow(of.named, of.NAMED)
+    first = files(engines, kind, data.named_parquet(rows)).mapInArrow(of.named, of.NAMED)
     first.repartition(PARTITIONS, "key").mapInArrow(charged, of.NAMED).write.parquet(path)
 
 
@@ -92,7 +91,7 @@ CONTESTS = [
         ROWS,
         {
             SPARK: partial(_written, _sparks),
-            **{kind: partial(_written, partial(_ours, kind)) for kind in (FRAME, SCAN)},
+            **both(_ours_written),
         },
     )
 ]

@@ -11,8 +11,7 @@ from pyarrow import flight
 
 from flight_server.protocol import PutCommand, Ticket
 from flight_server.protocol.errors import Released
-from spark_client.connection import Reading, RemoteServer
-from spark_client.lanes.lane import LaneChoice
+from spark_client.connection import LaneChoice, Reading, RemoteServer
 from spark_client.lanes.put_stream import PutStream
 from spark_client.lanes.read_stream import ReadStream
 from spark_client.merge import DatasetRef

@@ -10,8 +10,7 @@ import pytest
 from pyarrow import flight
 
 from flight_server.protocol import InvalidRequest, Released, Ticket
-from spark_client.connection import RemoteServer, Timeouts
-from spark_client.lanes.lane import LaneChoice
+from spark_client.connection import LaneChoice, RemoteServer, Timeouts
 from spark_client.lanes.read_stream import ReadStream
 from tests.support.bulk import get
 from tests.support.durable import action

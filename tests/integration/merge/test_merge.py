@@ -13,8 +13,7 @@ from pyarrow import flight
 
 from flight_server.protocol import Ticket
 from flight_server.protocol.errors import NotFound
-from spark_client.connection import ForkedProcess, RemoteServer, transport
-from spark_client.lanes.lane import LaneChoice
+from spark_client.connection import ForkedProcess, LaneChoice, RemoteServer, transport
 from spark_client.lanes.read_stream import StreamStalled
 from spark_client.merge.merged import merge
 from tests.support.merging import (

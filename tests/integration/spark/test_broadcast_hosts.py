@@ -88,7 +88,7 @@ def test_a_busy_host_removes_its_copy_when_its_task_ends(
 @pytest.fixture
 def servers(spark: SparkSession) -> Iterator[ExecutorServers]:
     options = {"memory_limit": "64MiB", "drain_grace_seconds": 0}
-    found = ExecutorServers(secrets.token_hex(16), ("127.0.0.1", 1), options)
+    found = ExecutorServers(secrets.token_hex(16), "127.0.0.1", options)
     yield found
     for each in started(spark, found):
         os.kill(each["pid"], signal.SIGTERM)

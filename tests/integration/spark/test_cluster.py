@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -51,16 +50,6 @@ def executor() -> int:
     return int(Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def wait_for_both(meeting: Path) -> None:
-    """Return when tasks of both executors have come here; those that wait keep their slots until then."""
-    (meeting / f"executor-{executor()}").touch()
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(list(meeting.glob("executor-*"))) < 2:
-        if time.monotonic() > deadline:
-            raise TimeoutError("the tasks all ran in one executor")
-        time.sleep(0.02)
-
-
 def wait_until(path: Path) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not path.exists():
@@ -68,36 +57,6 @@ def wait_until(path: Path) -> None:
             path.with_name("gave-up").touch()
             raise TimeoutError(f"{path.name} did not come")
         time.sleep(0.02)
-
-
-def test_exchange_groups_and_broadcast_between_two_executors(
-    client: ShuffleClient, spark: SparkSession, tmp_path: Path
-) -> None:
-    def where(batches: Iterator[Any]) -> Iterator[Any]:
-        wait_for_both(tmp_path)
-        for batch in batches:
-            executors = pa.array([executor()] * len(batch), pa.int64())
-            yield pa.record_batch({"id": batch.column("id"), "executor": executors})
-
-    names = client.broadcast(spark.range(0, 10, 1, 2).selectExpr("id", "concat('n', id) as name"), "names")
-
-    def total(keys: tuple[Any, ...], table: pa.Table) -> pa.Table:
-        name = names.table().column("name")[keys[0].as_py()].as_py()
-        seen = sorted(set(table.column("executor").to_pylist()))
-        return pa.table({"name": [name], "rows": [table.num_rows], "from": [seen], "at": [executor()]})
-
-    df = spark.range(0, 1000, 1, 8).selectExpr("id % 10 as id")
-    out = (
-        client.pipeline(df)
-        .mapInArrow(where, "id long, executor long")
-        .repartition(8, "id")
-        .groupBy("id")
-        .applyInArrow(total, "name string, rows long, from array<long>, at long")
-        .toDF()
-        .collect()
-    )
-    assert {(row.name, row.rows) for row in out} == {(f"n{number}", 100) for number in range(10)}
-    assert any(len(row["from"]) == 2 for row in out), "rows of both executors met in one group"
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -198,34 +197,6 @@ def test_several_exchanges_in_one_pipeline_keep_only_the_last_dataset(
     assert len(client.datasets("exchange/")) == 1
     client.release(out)
     assert client.datasets("exchange/") == []
-
-
-def test_functions_may_fill_the_same_memory_for_every_batch(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    def reuses(batches: Iterator[Any]) -> Iterator[Any]:
-        out = np.empty(100_000, np.int64)
-        for batch in batches:
-            out[: len(batch)] = batch.column("id").to_numpy()
-            yield pa.record_batch([pa.array(out[: len(batch)])], names=["id"])
-            out[:] = -1
-
-    def looks_ahead(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from list(batches)
-
-    out = (
-        client.pipeline(spark.range(0, 100_000, 1, 2))
-        .mapInArrow(reuses, "id long")
-        .mapInArrow(looks_ahead, "id long")
-        .mapInArrow(reuses, "id long")
-        .repartition(3, "id")
-        .mapInArrow(reuses, "id long")
-        .groupBy("id")
-        .applyInArrow(lambda table: table, "id long")
-        .mapInArrow(reuses, "id long")
-        .toDF()
-    )
-    assert sorted(row.id for row in out.collect()) == list(range(100_000))
 
 
 def test_groups_of_a_changed_key_are_refused_and_of_an_unchanged_one_are_whole(

@@ -45,12 +45,6 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def test_a_session_without_settings_has_servers_in_its_executors(spark: SparkSession) -> None:
-    with ShuffleClient.getOrCreate(spark) as client:
-        assert ShuffleClient.getOrCreate(spark) is client
-        assert client.location == "executors"
-
-
 def test_the_driver_writes_what_is_small_to_servers_that_tasks_have_started(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
@@ -149,30 +143,6 @@ def test_collected_rows_come_in_sparks_order_and_names_live_beside_the_driver(
     assert client.get("d").read_all()["n"].to_pylist() == [1, 2]
     client.register(spark)
     assert spark.read.format("flight").load("d").count() == 2
-
-
-def test_an_executor_that_is_killed_between_two_exchanges_costs_a_rerun(
-    spark: SparkSession, client: ShuffleClient, tmp_path: Path
-) -> None:
-    marker = tmp_path / "killed"
-
-    def kill(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from spark_client.executors.executor_servers import executor_process
-
-        for batch in batches:
-            try:
-                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
-                os.kill(executor_process(), signal.SIGKILL)
-            yield batch
-
-    df = numbered(spark)
-    written = client.pipeline(df).mapInArrow(slowly, df.schema).repartition(8, "id")
-    pipeline = grouped(written.mapInArrow(kill, df.schema).repartition(8, "k"))
-    assert sums_of(pipeline.toArrow()) == expected()
-    assert marker.exists()
 
 
 @pytest.mark.long

@@ -6,7 +6,6 @@ import datetime as dt
 import random
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -16,7 +15,6 @@ from flight_server.protocol import InvalidRequest, NotFound
 from spark_client import ShuffleClient
 from spark_client.changelogs import Changelog, latest, top_k
 from tests.support.exchange_rates import RATES, quote
-from tests.support.server_process import ServerProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -181,25 +179,6 @@ def test_a_plan_keeps_its_version_and_as_of_names_one(
         assert fixed.collect()[0].rate == 1.1
         assert client.lookup(df, "rates", "currency").collect()[0].rate == 1.2
     assert {hold["version"] for hold in rates.statistics()["holds"]} == {first, 2}
-
-
-def test_a_plan_outlives_a_restart_of_the_server(spark: SparkSession, tmp_path: Path) -> None:
-    df = spark.createDataFrame([("EUR",), ("USD",)], "currency string")
-    server = ServerProcess.start(data_dir=tmp_path / "data", port=0)
-    try:
-        with ShuffleClient(server.location) as client:
-            rates = client.changelog("rates", RATES, key="currency", order_by="time", keep=latest())
-            quote(rates, 1, EUR=1.1)
-            plan = client.lookup(df, "rates", "currency")
-            quote(rates, 2, EUR=1.2)
-            server.kill()
-            server.close()
-            port = int(server.location.rpartition(":")[2])
-            server = ServerProcess.start(data_dir=tmp_path / "data", port=port)
-            assert counted(plan)[str(("EUR", 1, 1.1))] == 1
-            assert counted(client.lookup(df, "rates", "currency"))[str(("EUR", 2, 1.2))] == 1
-    finally:
-        server.close()
 
 
 # What is fetched.

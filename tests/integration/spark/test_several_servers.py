@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
 
 from flight_server.protocol import NotFound, ServerLost
 from spark_client import Reading, ShuffleClient, Timeouts
-from tests.support.failing_tasks import first_time, kills_first
+from tests.support.failing_tasks import kills_first
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spread import everything, spread
@@ -191,29 +188,6 @@ def test_rows_of_two_runs_of_an_exchange_do_not_meet(
     assert table["id"].to_pylist() == table["other"].to_pylist()
     # Of repartition(1), or, where the join holds it already, of that.
     assert ", what it was made of was written again" in str(joined.statistics())
-
-
-@pytest.mark.long
-def test_a_server_that_stands_still_while_tasks_write_costs_a_rerun(
-    spark: SparkSession, servers: list[ServerProcess], tmp_path: Path
-) -> None:
-    marker, victim = tmp_path / "lost", servers[2].pid
-
-    def lose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-        # Those before it have committed to each server.
-        if TaskContext.get().partitionId() == 11 and first_time(marker):  # type: ignore[union-attr] # in a task
-            os.kill(victim, signal.SIGSTOP)
-
-    location = ",".join(server.location for server in servers)
-    timeouts = Timeouts(call_seconds=5, stall_seconds=5, first_message_seconds=5, connect_seconds=2)
-    with ShuffleClient(location, timeouts=timeouts, lease_seconds=30) as client:
-        df = numbered(spark, 12)
-        pipeline = grouped(client.pipeline(df).mapInArrow(lose, df.schema).repartition(8, "k"))
-        assert sums_of(pipeline.toArrow()) == expected()
-        assert marker.exists()
-        assert pipeline.statistics().losses
-    os.kill(victim, signal.SIGCONT)
 
 
 @pytest.mark.long

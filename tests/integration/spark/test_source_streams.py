@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from spark_client import ShuffleClient
 from tests.support.spark_source import Tables
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.spark
 SPARK_SETTINGS = {"sql__shuffle__partitions": "2"}
@@ -75,6 +71,9 @@ def test_a_batch_that_spark_repeats_is_published_once(
         path.unlink()
     append(tables, "in", 1)
     tables.start(tables.stream("in"), "out", tmp_path)
+    if tables.spark.version.startswith("4.1."):  # which ends after one batch, here the repeated one
+        assert ids(client, "out") == [0]
+        tables.start(tables.stream("in"), "out", tmp_path)
     assert ids(client, "out") == [0, 1]
     tables.start(tables.stream("in"), "out", tmp_path / "another query")
     assert ids(client, "out") == [0, 1, 0, 1]

@@ -60,9 +60,7 @@ def on_host(
     shared: Broadcast, base: Path, running: ServerProcess | None, token: str = TOKEN
 ) -> BroadcastContent:
     """The content as a task on another host has it, whose directory is ``base``."""
-    return replace(
-        shared._content, copies=Copies((str(base),)), servers=Servers(token, ("", 1), running=running)
-    )
+    return replace(shared._content, copies=Copies((str(base),)), servers=Servers(token, "", running=running))
 
 
 def table_of(content: BroadcastContent) -> pa.Table:

@@ -163,20 +163,43 @@ def test_without_its_past_a_changelog_begins_with_a_snapshot(client: ShuffleClie
     assert rows(query, start, end) == [(4, 1)]
 
 
-def test_spark_without_admission_control_goes_on_where_a_run_has_ended(client: ShuffleClient) -> None:
-    declare(client, "rates")
-    put(client, 1)
-    query = reader(client)
-    start, end = query.initialOffset(), query.latestOffset()
-    assert rows(query, start, end) == [(1, 1)]
+@pytest.mark.parametrize("starting", ["earliest", "latest", "1"])
+def test_spark_without_admission_control_begins_and_goes_on_where_others_do(
+    client: ShuffleClient, starting: str
+) -> None:
+    """Spark 4.1 asks a new query for the end of its first batch before its beginning, and names no last offset."""
+    declare(client, "rates", 3600.0)
+    put(client, 1, 2)
+    query = reader(client, startingVersion=starting)
+    end = query.latestOffset()
+    start = query.initialOffset()
+    first = {"earliest": [(2, 1)], "latest": [], "1": [(1, -1), (2, 1)]}
+    assert rows(query, start, end) == first[starting]
     query.commit(end)
-    put(client, 2)
-    again = reader(client)
+    assert query.latestOffset() == end
+    put(client, 3)
+    again = reader(client, startingVersion=starting)
+    assert again.partitions(end, end) == []
     last = again.latestOffset()
-    assert rows(again, end, last) == [(1, -1), (2, 1)]
+    assert rows(again, end, last) == [(2, -1), (3, 1)]
     again.commit(last)
     assert again.latestOffset() == last
-    assert held(client) == [2]
+    assert held(client) == [3]
+
+
+def test_a_run_that_repeats_a_batch_still_finds_its_versions(client: ShuffleClient) -> None:
+    declare(client, "rates", 0.0)
+    put(client, 1)
+    query = reader(client)
+    start = query.initialOffset()
+    end = query.latestOffset(start)
+    rows(query, start, end)
+    put(client, 2, 3)
+    last = query.latestOffset(end)
+    again = reader(client)
+    assert again.partitions(last, last) == [], "Spark says where the checkpoint ends"
+    assert held(client) == [1]
+    assert rows(again, end, last) == rows(query, end, last) == [(1, -1), (3, 1)]
 
 
 def test_versions_that_are_gone_end_a_query_unless_it_may_lose_changes(

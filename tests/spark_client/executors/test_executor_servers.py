@@ -7,6 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
+from collections import deque
+from contextlib import suppress
 from importlib import util
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from spark_client.executors import ExecutorServers, executor_servers
 from spark_client.executors.executor_servers import RunningServers, cores_of, start_of
 from tests.support.polling import eventually
 
-SERVERS = ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"})
+SERVERS = ExecutorServers("a token", "127.0.0.1", {"memory_limit": "64MiB"})
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def test_a_small_address_space_is_refused(executor: Path, monkeypatch: pytest.Mo
 
 def test_a_server_that_cannot_start_is_said_with_its_last_lines(executor: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"refuses its settings; .*--memory-limit"):
-        ExecutorServers("another", ("127.0.0.1", 1), {"memory_limit": "1KiB"}).here()
+        ExecutorServers("another", "127.0.0.1", {"memory_limit": "1KiB"}).here()
 
 
 def test_its_files_are_for_their_user_alone_and_a_fork_finds_it(executor: Path) -> None:
@@ -81,13 +83,51 @@ def test_a_process_that_has_a_number_again_is_not_the_server_that_had_it() -> No
     assert not RunningServers(("grpc://127.0.0.1:1",), pid, started - 1).alive
 
 
+def test_what_is_done_once_in_an_executor_is_done_by_the_first_process_that_does_not_fail(
+    executor: Path,
+) -> None:
+    (executor / f"flight-shuffle-{SERVERS.application}").mkdir()
+    with suppress(ValueError), SERVERS.once(["a"]) as news:
+        raise ValueError(news)
+    seen = []
+    for things in (["a", "b"], ["b", "c"], ["c"], ["b", "c"]):
+        with SERVERS.once(things) as news:
+            seen.append(news)
+    assert seen == [["a", "b"], ["c"], [], []]
+
+
+def test_servers_of_a_closed_client_end_before_a_later_one_of_its_driver_starts_its_own(
+    executor: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_servers, "_closed", deque[str]())
+    closed, other, later = "of a closed one", "of an open one", "of a later one"
+    running = []
+
+    def start(token: str) -> ExecutorServers:
+        servers = ExecutorServers(token, "127.0.0.1", {"memory_limit": "64MiB"})
+        running.append(servers.here())
+        return servers
+
+    try:
+        first = start(closed)
+        start(other)
+        first.close()
+        start(later)
+        assert [each.alive for each in running] == [False, True, True]
+    finally:
+        for each in running:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, 15)
+            os.waitpid(each.pid, 0)
+
+
 @pytest.mark.long
 def test_a_server_whose_starter_was_killed_is_ended_before_the_next_one_starts(executor: Path) -> None:
     program = (
         "import os; from spark_client.executors import ExecutorServers, executor_servers as its;"
         "its.embedded.serving = lambda process, *_: (print(process.pid, flush=True), os.kill(os.getpid(), 9));"
         f"its.executor_process = lambda: {os.getpid()};"
-        'ExecutorServers("a token", ("127.0.0.1", 1), {"memory_limit": "64MiB"}).here()'
+        'ExecutorServers("a token", "127.0.0.1", {"memory_limit": "64MiB"}).here()'
     )
     killed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
@@ -116,7 +156,7 @@ def test_an_executor_has_a_server_for_each_four_of_its_cores_and_they_end_togeth
 ) -> None:
     monkeypatch.setattr(executor_servers.machine, "cores", lambda: 16)
     monkeypatch.setattr(executor_servers, "cores_of", lambda _: 9)
-    several = ExecutorServers("another token", ("127.0.0.1", 1), {"memory_limit": "512MiB"})
+    several = ExecutorServers("another token", "127.0.0.1", {"memory_limit": "512MiB"})
     running = several.here()
     workers = psutil.Process(running.pid).children()
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -142,15 +142,21 @@ A, B = "grpc://a:1", "grpc://b:1"
 
 
 class OwnServers:
-    """Those of the task's executor. It notes how often the task was tried."""
+    """Those of the task's executor. It notes how often the task was tried, and what is new ``once``."""
 
     def __init__(self, locations: tuple[str, ...] = (B,)) -> None:
         self.tries: list[int] = []
+        self.news: list[list[str]] = []
         self._locations = locations
 
     def here(self, tries: int) -> RunningServers:
         self.tries.append(tries)
         return RunningServers(self._locations, 1, 1)
+
+    @contextmanager
+    def once(self, things: Iterable[str]) -> Iterator[list[str]]:
+        self.news.append([each for each in things if not any(each in news for news in self.news)])
+        yield self.news[-1]
 
 
 def test_a_task_takes_the_next_server_in_the_place_of_one_that_accepts_no_connections(
@@ -174,10 +180,7 @@ def test_a_task_takes_the_server_of_its_executor_and_its_lease_lasts_until_the_d
     assert Destination(RemoteServer(A), "g", (A,), 5.0).create(4) == PutCreate(4, 5.0)
 
 
-def test_a_task_drops_what_failed_jobs_have_left_in_its_executor_once_in_a_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tasks, "_dropped", set())
+def test_a_task_drops_what_failed_jobs_have_left_in_its_executor_once_there() -> None:
     command = PutCommand("left", producer=0, attempt="1", generation="0123456789abcdef", create=PutCreate(1))
     with ServerProcess.start(workers=2) as process, closing(RemoteServer(process.location)) as client:
         locations = tuple(process.location.split(","))
@@ -197,4 +200,4 @@ def test_a_task_drops_what_failed_jobs_have_left_in_its_executor_once_in_a_proce
         for _ in range(2):
             destination.drop_left(0)
             assert datasets() == []
-        assert servers.tries == [0]
+        assert servers.news == [["absent 0123456789abcdef", "left 0123456789abcdef"], []]

@@ -6,14 +6,13 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Literal
 
 import pyarrow as pa
 import pytest
 
 from flight_server.protocol import PutCommand
 from flight_server.protocol.errors import Draining, Forbidden, InvalidRequest, NotFound, Unauthenticated
-from spark_client.connection import Compression, RemoteServer, Timeouts, Unreachable, Writing
+from spark_client.connection import Compression, LaneChoice, RemoteServer, Timeouts, Unreachable, Writing
 from spark_client.lanes import put_stream
 from spark_client.lanes.bulk_put import BulkWriter
 from spark_client.lanes.grpc_put import GrpcWriter
@@ -27,7 +26,6 @@ from tests.support.server_process import ServerProcess
 NOWHERE = "grpc://127.0.0.1:1"
 QUICK = Timeouts(connect_seconds=20, first_message_seconds=20, stall_seconds=20, tries=1)
 BATCH = pa.record_batch({"n": [1, 2, 3]})
-Lane = Literal["auto", "grpc", "bulk"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def process() -> Iterator[ServerProcess]:
 def connect(process: ServerProcess) -> Iterator[Callable[..., RemoteServer]]:
     made: list[RemoteServer] = []
 
-    def new(lane: Lane, timeouts: Timeouts = QUICK) -> RemoteServer:
+    def new(lane: LaneChoice, timeouts: Timeouts = QUICK) -> RemoteServer:
         made.append(RemoteServer(process.location, timeouts=timeouts, writing=Writing(lane)))
         return made[-1]
 
@@ -69,7 +67,7 @@ def put(server: RemoteServer, places: list[str] | None = None) -> str:
 
 @pytest.mark.parametrize(("lane", "taken"), [("auto", "bulk"), ("bulk", "bulk"), ("grpc", "grpc")])
 def test_the_bulk_lane_is_taken_unless_grpc_is_asked_for(
-    connect: Callable[[Lane], RemoteServer], lane: Lane, taken: str
+    connect: Callable[[LaneChoice], RemoteServer], lane: LaneChoice, taken: str
 ) -> None:
     server = connect(lane)
     assert [put(server), put(server)] == [taken, taken]
@@ -100,7 +98,7 @@ OTHERS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("case", OTHERS)
 def test_a_place_that_does_not_speak_the_lane_sends_the_put_to_grpc_and_is_left_alone(
-    connect: Callable[[Lane], RemoteServer], case: str
+    connect: Callable[[LaneChoice], RemoteServer], case: str
 ) -> None:
     rest: list[bytes] = []
 
@@ -127,7 +125,7 @@ def test_a_place_that_does_not_answer_sends_the_put_to_grpc(connect: Callable[..
 
 
 def test_a_place_that_refuses_connections_sends_the_put_to_the_next_or_to_grpc(
-    connect: Callable[[Lane], RemoteServer], process: ServerProcess
+    connect: Callable[[LaneChoice], RemoteServer], process: ServerProcess
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         closed = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
@@ -153,7 +151,7 @@ def test_a_put_that_no_lane_takes_says_what_each_ended_with(compression: Compres
 
 
 def test_a_server_that_has_moved_is_asked_again(
-    connect: Callable[[Lane], RemoteServer], monkeypatch: pytest.MonkeyPatch
+    connect: Callable[[LaneChoice], RemoteServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         moved = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/put"
@@ -174,7 +172,10 @@ def test_a_server_that_has_moved_is_asked_again(
     ],
 )
 def test_what_the_server_itself_refuses_is_its_error_and_no_other_lane_is_tried(
-    connect: Callable[[Lane], RemoteServer], head: bytes, error: Exception | None, raised: type[Exception]
+    connect: Callable[[LaneChoice], RemoteServer],
+    head: bytes,
+    error: Exception | None,
+    raised: type[Exception],
 ) -> None:
     body = b"go away" if error is None else error.to_json().encode()  # type: ignore[attr-defined]
 
@@ -190,7 +191,7 @@ def test_what_the_server_itself_refuses_is_its_error_and_no_other_lane_is_tried(
 
 
 def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(
-    connect: Callable[[Lane], RemoteServer],
+    connect: Callable[[LaneChoice], RemoteServer],
 ) -> None:
     def serve(side: PutSide) -> None:
         side.send(UPGRADED)
@@ -207,7 +208,7 @@ def test_a_put_that_has_begun_is_never_tried_on_the_other_lane(
 
 
 def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_knows(
-    connect: Callable[[Lane], RemoteServer], process: ServerProcess
+    connect: Callable[[LaneChoice], RemoteServer], process: ServerProcess
 ) -> None:
     server = connect("auto")
     (place,) = put_stream.places_of(server)
@@ -227,7 +228,7 @@ def test_a_forked_child_of_a_process_that_used_grpc_may_put_to_a_place_that_it_k
     [("grpc", "open"), ("grpc", "write"), ("bulk", "write"), ("bulk", "commit"), ("auto", "open")],
 )
 def test_a_put_to_a_server_that_has_died_raises_an_error_with_its_address_at_each_step(
-    lane: Lane, step: str
+    lane: LaneChoice, step: str
 ) -> None:
     def put_while_it_dies() -> None:
         if step == "open":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import random
 import resource
 from collections import Counter
@@ -217,23 +216,6 @@ def test_two_contents_of_one_changelog_do_not_meet(source: VersionedTable, base:
     assert rows_of(by_key.at(1)) == rows_in(rates())
     found = by_note.at(1).find(Keys.of([pa.array([b"n7", b"n"], pa.binary())]))
     assert by_note.at(1).take(found, slice(1, None)).to_pylist() == [{"key": 7, "rate": 7.0}]
-
-
-def _look_up(of: LookupContent, version: int) -> Counter[str]:
-    try:
-        return rows_of(HostImages(of).at(version))
-    finally:
-        open_layers.close()
-
-
-@pytest.mark.long
-def test_of_several_processes_one_fetches(source: VersionedTable, base: Path) -> None:
-    of = content(source, SCHEMA, ["key"], base)
-    with multiprocessing.get_context("spawn").Pool(2) as processes:
-        for table in (rates(), rates({5: 0.1})):
-            version = source.commit(table)
-            assert processes.starmap(_look_up, [(of, version)] * 6, chunksize=1) == [rows_in(table)] * 6
-    assert source.asked() == ["snapshot 1", "deltas 1 2"]
 
 
 def test_a_file_can_be_removed_for_another_when_no_image_uses_it(

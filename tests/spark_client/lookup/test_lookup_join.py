@@ -97,15 +97,6 @@ def test_a_batch_without_rows_has_no_result() -> None:
     assert sum(piece.num_rows for piece in join("left").run(batch, image)) == 0
 
 
-@pytest.mark.parametrize("how", ["inner", "left"])
-def test_a_right_side_of_keys_only_gives_each_of_its_rows_once(how: How) -> None:
-    image = Image([layer(right([((1, "x"), 1), ((1, "x"), 2)]).select(["key 0", "key 1"]), keys=2)])
-    batch = pa.RecordBatch.from_pylist([{"order": 0, "a": 1, "b": "x"}, {"order": 1, "a": 2, "b": "x"}], LEFT)
-    pieces = Join(("a", "b"), FORMS, how, ("a", "b"), pa.schema(list(RESULT)[:3])).run(batch, image)
-    orders = [row["order"] for piece in pieces for row in piece.to_pylist()]
-    assert orders == ([0, 0] if how == "inner" else [0, 0, 1])
-
-
 def test_a_key_is_an_exact_name_or_else_the_only_one_in_another_case() -> None:
     schema = pa.schema([("id", pa.int64()), ("ID", pa.int64()), ("Name", pa.string())])
     assert spelled(schema, ["ID", "id", "name"], "lookup", "here", exact=False) == ("ID", "id", "Name")

@@ -48,13 +48,6 @@ def test_a_batch_keeps_its_version_and_the_next_has_a_newer_one(
             assert asked_anew(of, "q", number - 1) == number
 
 
-def test_queries_have_pins_of_their_own(source: VersionedTable, of: LookupContent) -> None:
-    assert asked_anew(of, "q", 1) == 1
-    source.commit(ROWS)
-    assert asked_anew(of, "r", 1) == 2
-    assert asked_anew(of, "q", 1) == 1
-
-
 def test_the_pins_of_the_last_two_batches_stay(source: VersionedTable, of: LookupContent) -> None:
     for number in range(25):
         asked_anew(of, "q", number)

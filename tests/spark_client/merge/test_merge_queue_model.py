@@ -305,17 +305,6 @@ def test_every_schedule_ends_with_every_item_once_or_the_first_error(plan: Plan)
 
 @settings(deadline=None)
 @given(plans)
-def test_streams_are_drained_to_their_end_though_the_consumer_takes_nothing(plan: Plan) -> None:
-    plan.consumer, plan.breaks = "absent", {}
-    plan.disk_full_after = plan.close_after = 10_000
-    world = run(plan)
-    assert world.drained == len(plan.sizes)
-    assert world.outcome is END
-    check(world)
-
-
-@settings(deadline=None)
-@given(plans)
 def test_an_ample_budget_never_touches_the_disk(plan: Plan) -> None:
     plan.budget_bytes, plan.outsider = 100_000, False
     world = run(plan)

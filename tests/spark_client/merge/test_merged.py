@@ -212,14 +212,6 @@ def test_an_exception_in_the_consumer_ends_every_stream() -> None:
     assert all_closed(streams)
 
 
-def test_closing_is_not_the_end() -> None:
-    merged = merge(fakes(1), timeouts=QUICK)
-    merged.close()
-    merged.close()
-    with pytest.raises(Closed):
-        next(merged)
-
-
 def test_closing_wakes_a_consumer_that_waits_in_another_thread() -> None:
     merged = merge(fakes(1), timeouts=QUICK)
     raised: list[BaseException] = []

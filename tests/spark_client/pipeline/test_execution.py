@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,6 +170,35 @@ def test_a_persisted_exchange_that_is_lost_is_written_again_by_the_same_run(driv
     sealed = persisted.claim(None)
     assert sealed is not None, "the next run finds it"
     assert driver.held == ["kept"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_waits_for_a_persisted_exchange_and_writes_it_if_the_first_has_failed(
+    driver: Driver, *, fails: bool
+) -> None:
+    kept = sent("kept")
+    driver.persisted.keep(kept)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def write(_: str) -> None:
+        driver.at_write = lambda _: None
+        begun.set()
+        assert goes_on.wait(20)
+        if fails:
+            raise RuntimeError("the first try")
+
+    driver.at_write = write
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(lambda: driver.execution().result_of(lambda run: rows(run, kept)))
+        assert begun.wait(20)
+        second = threads.submit(lambda: driver.execution().result_of(lambda run: rows(run, kept)))
+        assert not wait([second], 0.05).done
+        goes_on.set()
+        assert second.result() == 2
+        assert isinstance(first.exception(), RuntimeError) is fails
+    assert driver.written == ["kept"]
+    driver.persisted.forget(kept)
+    assert driver.held == []
 
 
 def test_what_was_made_of_a_lost_exchange_is_written_again_with_it(driver: Driver) -> None:

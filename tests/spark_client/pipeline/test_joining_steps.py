@@ -205,19 +205,6 @@ def test_a_cogroup_of_pandas_has_the_rows_of_sparks(
     assert bag(one.cogroup(two).applyInPandas(joined_texts, schema).toDF()) == bag(expected)
 
 
-def test_a_key_that_a_stage_after_the_exchange_changes_fails_the_join(
-    client: ShuffleClient, left: DataFrame
-) -> None:
-    def shifted(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            keys = pa.array([7] * len(batch), pa.int32())
-            yield pa.RecordBatch.from_arrays([keys], names=["k"])
-
-    one = client.pipeline(left).repartition(3, "k").mapInArrow(shifted, "k int")
-    with pytest.raises(Exception, match=r"stage 2 \(inner join\('k'\)\): .* rows may be in parts"):
-        one.join(client.pipeline(left).repartition(3, "k"), "k").toDF().collect()
-
-
 def test_a_key_that_a_step_after_the_exchange_computes_is_exchanged_again(
     client: ShuffleClient, spark: SparkSession
 ) -> None:

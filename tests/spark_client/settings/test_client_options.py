@@ -18,9 +18,8 @@ from spark_client.settings import (
     CREDENTIALS,
     LEASE_SECONDS,
     ClientOptions,
-    EmbeddedOptions,
-    ExecutorOptions,
     ServerSettings,
+    StartingOptions,
     apart,
     of_calls,
     of_values,
@@ -114,8 +113,7 @@ def test_a_size_of_an_embedded_server_is_checked_before_it_starts(
 def test_the_servers_settings_are_known_to_the_client() -> None:
     assert {*Settings.model_fields} - {"lease_seconds"} == {*ServerSettings.__optional_keys__} - {"config"}
     own = {*ClientOptions.__optional_keys__} - {*CREDENTIALS}
-    assert {*EmbeddedOptions.__optional_keys__} == {*ServerSettings.__optional_keys__} | own
-    assert {*ExecutorOptions.__optional_keys__} == {*EmbeddedOptions.__optional_keys__} - {"memory_limit"}
+    assert {*StartingOptions.__optional_keys__} == {*ServerSettings.__optional_keys__} | own
 
 
 def test_the_servers_settings_that_are_sizes_are_known() -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.placement import PlacedKeys, partition_ids
+from spark_client.placement import PlacedKeys
 from spark_client.spill import TaskMemory
 from spark_client.steps import BatchLimits, Both, GroupedSide, GroupStage, Pass, run
 from tests.support.examples import examples
@@ -166,41 +163,3 @@ def test_keys_of_one_hash_beyond_the_budget_are_told_apart() -> None:
 def test_sides_without_rows_make_no_group() -> None:
     of = stage(lambda *_: pytest.fail("called"), pa.int64(), pa.int64())
     assert cogrouped(of, [], [], Pass(partition=0)) == []
-
-
-def test_a_function_may_overwrite_the_memory_of_its_last_result() -> None:
-    numbers = np.zeros(1, np.int64)
-
-    def fn(left: pa.Table, right: pa.Table) -> pa.Table:
-        numbers[0] = left.num_rows
-        lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(numbers))
-        return pa.table({"key": ["a"], "left": lists, "right": lists})
-
-    of = stage(fn, pa.int64(), pa.int64(), with_keys=False)
-    found = cogrouped(of, [1, 2, 2, 3, 3, 3], [], Pass(partition=0))
-    assert [row[1] for row in found] == [[1], [2], [3]]
-
-
-def test_a_key_that_a_stage_has_changed_is_an_error_that_names_the_exchange() -> None:
-    of = stage(of_tables, pa.int64(), pa.int64())
-    placed = PlacedKeys("repartition(4, 'k')", pa.schema([(LEFT_KEY, pa.int64())]), 4)
-    first, second = of.sides
-    of = replace(of, sides=(replace(first, placed=placed), second))
-    keys = pa.record_batch({LEFT_KEY: pa.array(range(20))})
-    partition = int(partition_ids(keys, [LEFT_KEY], 4)[0])
-    with pytest.raises(InvalidRequest, match=r"groups may be in parts: .*repartition\(4, 'k'\) places it"):
-        cogrouped(of, range(20), [], Pass(partition=partition))
-
-
-@pytest.mark.parametrize(
-    ("fn", "iterates", "what"),
-    [
-        (lambda *_: None, False, "gave NoneType where pyarrow.Table is expected"),
-        (lambda *_: None, True, "returned NoneType; it must return an iterator"),
-        (lambda *_: pa.table({"key": ["a"]}), False, "missing 'left', 'right'"),
-    ],
-)
-def test_a_wrong_result_names_the_stage(fn: Any, iterates: bool, what: str) -> None:
-    of = stage(fn, pa.int64(), pa.int64(), iterates=iterates)
-    with pytest.raises(InvalidRequest, match=rf"stage 1 \(cogroup fn\): .*{what}"):
-        cogrouped(of, [1], [1], Pass(partition=0))

@@ -114,12 +114,14 @@ def test_a_result_of_the_wrong_kind_is_named(fn: Any, what: str) -> None:
 
 
 def test_a_group_result_of_the_wrong_kind_is_named() -> None:
-    for fn, what in (
-        (lambda table: table.to_pydict(), r"gave dict where pyarrow\.Table is expected\n"),
-        (lambda table: table.to_pandas(), r"gave DataFrame .*; `pyarrow\.table\(result\)` makes one of it\n"),
+    for fn, iterates, what in (
+        (lambda table: table.to_pydict(), False, r"gave dict where pyarrow\.Table is expected\n"),
+        (lambda table: table.to_pandas(), False, r"gave DataFrame .*; `pyarrow\.table\(result\)` makes one"),
+        (lambda table: table.drop_columns("v"), False, "missing 'v'"),
+        (lambda _: None, True, "returned NoneType; it must return an iterator"),
     ):
-        with pytest.raises(InvalidRequest, match=what):
-            list(run([group_stage(fn)], iter([batch(["a"], [1])])))
+        with pytest.raises(InvalidRequest, match=rf"^stage 2 \(applyInArrow fn\): .*{what}"):
+            list(run([group_stage(fn, iterates=iterates)], iter([batch(["a"], [1])])))
 
 
 @pytest.mark.parametrize(("limits", "expected"), [

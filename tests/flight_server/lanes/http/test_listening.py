@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flight_server.lanes.http.listening import AddressRefused, bind, bracketed
+from flight_server.lanes.http.listening import AddressRefused, bind
+from flight_server.protocol import bracketed
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "nowhere.invalid", "not a host"])

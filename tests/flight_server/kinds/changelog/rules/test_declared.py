@@ -38,12 +38,6 @@ def test_a_number_and_a_text_may_be_key_and_order(column: str) -> None:
     make_rule(KeepRule.parse({"rule": "latest", "key": column, "order_by": f"-{column}"}), SCHEMA)
 
 
-@pytest.mark.parametrize("what", ["key", "order_by"])
-def test_a_rule_without_a_column_says_which_it_needs(what: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"keep: this rule needs '{what}'"):
-        KeepRule.parse({"rule": "latest", "key": "id", "order_by": "id"} | {what: []})
-
-
 def closed_by(kind: pa.DataType, value: Any) -> Any:
     schema = pa.schema([("id", pa.int32()), ("column", kind)])
     spec = {"rule": "until_closed", "key": "id", "closed_by": {"column": value}}

@@ -145,13 +145,18 @@ def of_kinds(counts: dict[Row, int]) -> Counter[tuple[str, str]]:
     return found
 
 
-def test_compaction_removes_what_no_later_version_shows() -> None:
-    spec = SPECS[3]
-    assert needed(spec, {("a", time, None, 0): 1 for time in range(10)}, Counter()) == {
-        ("a", 7, None, 0): 1,
-        ("a", 8, None, 0): 1,
-        ("a", 9, None, 0): 1,
-    }
+@pytest.mark.parametrize(
+    ("spec", "counts", "left"),
+    [
+        (SPECS[3], {("a", n, None, 0): 1 for n in range(10)}, {("a", n, None, 0): 1 for n in (7, 8, 9)}),
+        (SPECS[4], {LOW: 1, HIGH: 2, ENDED: 3, AGAIN: 1}, {HIGH: 2, AGAIN: 1}),
+        (SPECS[0], {LOW: -1, HIGH: 1, AGAIN: -1}, {LOW: -1, HIGH: 1, AGAIN: -1}),
+    ],
+)
+def test_compaction_removes_what_no_later_version_shows(
+    spec: KeepRule, counts: dict[Row, int], left: dict[Row, int]
+) -> None:
+    assert needed(spec, counts, Counter()) == left
 
 
 @pytest.mark.parametrize("spec", [*SPECS, PAIR, None])
