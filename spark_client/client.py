@@ -489,12 +489,14 @@ class ShuffleClient(DatasetCalls, Closable):
 
     def _say_ended(self) -> None:
         """Of several embedded servers, too, none comes back from now on: a read that is open, and the source ``flight``
-        of a session, do not wait for the supervisor.
+        of a session of Spark Classic, do not wait for the supervisor.
         """
         self._server.never_returns()
         for spark in [spark for spark, client in _registered.items() if client is self]:
-            with suppress(Exception):  # the session may have ended
-                self._register(spark)
+            # PySpark calls a server of Spark Connect that is gone for minutes.
+            if "connect" not in type(spark).__module__:
+                with suppress(Exception):  # the session may have ended
+                    self._register(spark)
 
     def __enter__(self) -> Self:
         self._open()

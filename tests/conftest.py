@@ -42,7 +42,7 @@ from tests.support import (
 )
 from tests.support.polling import eventually
 from tests.support.server_process import WATCHED, ServerProcess
-from tests.support.spark_cluster import SPECULATION, Cluster, standalone_cluster
+from tests.support.spark_cluster import ALL_EXECUTORS, SPECULATION, Cluster, standalone_cluster
 from tests.support.spark_home import spark_home
 from tests.support.spark_session import SharedSessions
 
@@ -409,7 +409,7 @@ def spark(request: pytest.FixtureRequest, _spark_sessions: SharedSessions) -> Sp
     settings = spark_settings(request)
     if settings.get("master") == "cluster":
         found: Cluster = request.getfixturevalue("cluster")
-        settings = found.settings | SPECULATION | settings | {"master": found.master}
+        settings = found.settings | ALL_EXECUTORS | SPECULATION | settings | {"master": found.master}
     return _spark_sessions.session(**settings)
 
 

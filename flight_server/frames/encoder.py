@@ -97,7 +97,8 @@ def cut_to_messages(batch: pa.RecordBatch, target_bytes: int, limit_bytes: int) 
     """
     size_bytes, rows = pa.ipc.get_record_batch_size(batch), batch.num_rows
     pieces = -(-size_bytes // target_bytes)
-    slices = cut(batch, rows // pieces, pa.ipc.get_record_batch_size, limit_bytes=limit_bytes)
+    # Rounded up: the rows that a division leaves would be a slice of their own.
+    slices = cut(batch, -(-rows // pieces), pa.ipc.get_record_batch_size, limit_bytes=limit_bytes)
     if len(slices) > 1:
         for each in slices:
             yield from cut_to_messages(each, target_bytes, limit_bytes)  # again, because rows differ in size

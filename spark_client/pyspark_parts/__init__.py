@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -96,14 +97,22 @@ def register_source(spark: Any, source: Any) -> None:
     if log4j is None or type(log4j.core.config.Configurator).__name__ == "JavaPackage":
         spark.dataSource.register(source)
         return
-    level = log4j.LogManager.getLogger(_SOURCES).getLevel()
-    log4j.core.config.Configurator.setLevel(_SOURCES, log4j.Level.ERROR)
-    try:
-        spark.dataSource.register(source)
-    finally:
-        log4j.core.config.Configurator.setLevel(_SOURCES, level)
+    of_class_loader = False
+    context = log4j.LogManager.getContext(of_class_loader)
+    with _registering:
+        logger = context.getConfiguration().getLoggerConfig(_SOURCES)
+        # One of a wider name, whose level it has, may get another level later.
+        level = logger.getExplicitLevel() if logger.getName() == _SOURCES else None
+        log4j.core.config.Configurator.setLevel(_SOURCES, log4j.Level.ERROR)
+        try:
+            spark.dataSource.register(source)
+        finally:
+            context.getConfiguration().getLoggerConfig(_SOURCES).setLevel(level)
+            context.updateLoggers()
 
 
+_registering = threading.Lock()
+"""Held while the logger of data sources has a level of ours, which another thread would take for the user's."""
 _SOURCES = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 Numbered = Callable[[int, Iterator[Any]], Iterator[Any]]

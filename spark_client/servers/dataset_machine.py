@@ -30,7 +30,8 @@ Holders
 
     Tasks that start their servers may have written to one that no report has named yet. What a job that failed has left
     there is dropped by the tasks of the next job in that executor, and so is what a server there did not drop when it
-    was asked: it would stay for ``UNSEEN_LEASE_SECONDS``.
+    was asked: it would stay for ``UNSEEN_LEASE_SECONDS``. So would what the other attempt of a speculated task has
+    committed: each such server that answers is asked to drop the dataset, whether it has a portion or not.
 """
 
 from __future__ import annotations
@@ -788,10 +789,11 @@ class DatasetMachine:
         if dataset.state is HeldState.WRITING and not dataset.locations:
             self._leave(name, generation)
         # Also at a server that has answered since its portion was lost by a deadline.
-        places = [*self._places(dataset), *dataset.portions]
-        locations = dict.fromkeys(
-            each.location for each in places if self.servers.presence(each.location) is not Presence.LOST
-        )
+        places = [each.location for each in (*self._places(dataset), *dataset.portions)]
+        if dataset.state is not HeldState.PLANNED and not dataset.locations:
+            # A task's other attempt may have committed, too, in an executor that has no accepted one.
+            places += self.servers.answering(self.servers.locations)
+        locations = dict.fromkeys(each for each in places if self.servers.presence(each) is not Presence.LOST)
         calls: list[DriverCall] = [Drop(location, name, generation) for location in locations]
         if prefix is not None and dataset.state is not HeldState.PLANNED:
             calls.append(RemoveObjects(prefix, name, generation))

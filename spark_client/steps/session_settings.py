@@ -63,9 +63,14 @@ class _InSession:
         schema = argument.schema
         if self.has(schema):
             return argument
-        return argument.cast(
-            pa.schema([field.with_type(self._type(field.type)) for field in schema], schema.metadata)
-        )
+        kinds = [*map(self._type, schema.types)]
+        # Arrow cannot cast a variant that is null to its own type: its fields are declared to have no nulls.
+        columns = [
+            column if column.type == kind else column.cast(kind)
+            for column, kind in zip(argument.columns, kinds, strict=True)
+        ]
+        fields = [field.with_type(kind) for field, kind in zip(schema, kinds, strict=True)]
+        return argument.from_arrays(columns, schema=pa.schema(fields, schema.metadata))
 
     def _type(self, kind: pa.DataType) -> pa.DataType:
         if types.is_timestamp(kind) and kind.tz is not None:

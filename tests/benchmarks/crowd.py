@@ -19,8 +19,9 @@ from typing import Literal, Self
 from pyarrow import flight
 
 from spark_client import ShuffleClient
-from tests.benchmarks.measure import MIB, cpu_seconds, own_cpu_seconds
+from tests.benchmarks.measure import MIB, own_cpu_seconds
 from tests.benchmarks.peers import batch_of
+from tests.support.processes import cpu_seconds
 
 PUT_FRAME_BYTES = MIB
 

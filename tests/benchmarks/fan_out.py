@@ -24,11 +24,11 @@ from tests.benchmarks.measure import (
     conditions,
     console,
     measure,
-    peak_resident_bytes,
     ratio,
     table,
 )
 from tests.benchmarks.peers import PeerProcess, batch_of
+from tests.support.processes import status_bytes
 from tests.support.server_process import ServerProcess
 
 SIZES = (8 << 10, 64 << 10, 1 << 20, 4 << 20)
@@ -125,7 +125,7 @@ def _rows(
                 f"{ratio(subject, named['peer']):.2f}",
                 f"{subject.median(lambda sample: sample.server_cpu_seconds_per_gb):.2f}",
                 f"{subject.median(lambda sample: sample.client_cpu_seconds_per_gb):.2f}",
-                f"{peak_resident_bytes(subject.server_pid or 0) / MIB:.0f}",
+                f"{status_bytes(subject.server_pid or 0, 'VmHWM') / MIB:.0f}",
             ]
             for subject in subjects
         ]

@@ -14,10 +14,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+
+from tests.support.processes import cpu_seconds
 
 ROUNDS = 5
 GB = 1e9
@@ -70,20 +71,6 @@ class Subject:
 
     def median(self, of: Callable[[Sample], float]) -> float:
         return statistics.median(of(sample) for sample in self.samples)
-
-
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far; fields 14 and 15 of proc(5)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def peak_resident_bytes(pid: int | str) -> int:
-    """The largest resident size of a process (or ``self``) so far, as the kernel saw it."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def measure(

@@ -31,27 +31,7 @@ from tests.benchmarks.scenarios import (
 )
 from tests.support.server_process import ServerProcess
 
-# What datafusion-distributed holds in the same scenario, MiB, today and with its open change; from its authors.
-PEER_MIB = {
-    "all_fast": "748 / 61",
-    "one_slow": "753 / 71",
-    "one_cancel": "752 / 62",
-    "unused_partition": "754 / 97",
-    "unused_task": "763 / 763",
-}
-
-COLUMNS = [
-    "scenario",
-    "pool peak",
-    "RSS peak",
-    "RSS idle",
-    "GB/s out",
-    "first batch ms",
-    "spilled",
-    "read back",
-    "peer holds",
-    "failed",
-]
+COLUMNS = ["scenario", "pool peak", "RSS peak", "RSS idle", "failed"]
 
 Work = list[Callable[[], None]]
 
@@ -75,32 +55,32 @@ def _readers(
 
 def _broadcast(
     server: ServerProcess, readings: Readings, skip: Callable[[int, int], bool], **first: Any
-) -> float:
+) -> None:
     create(server)
-    return run_all(*_producers(server, readings), *_readers(server, readings, skip, **first))
+    run_all(*_producers(server, readings), *_readers(server, readings, skip, **first))
 
 
-def all_fast(server: ServerProcess, readings: Readings) -> float:
-    return _broadcast(server, readings, lambda _index, _reader: False)
+def all_fast(server: ServerProcess, readings: Readings) -> None:
+    _broadcast(server, readings, lambda _index, _reader: False)
 
 
-def one_slow(server: ServerProcess, readings: Readings) -> float:
-    return _broadcast(server, readings, lambda _index, _reader: False, wait_seconds=0.002)
+def one_slow(server: ServerProcess, readings: Readings) -> None:
+    _broadcast(server, readings, lambda _index, _reader: False, wait_seconds=0.002)
 
 
-def one_cancel(server: ServerProcess, readings: Readings) -> float:
-    return _broadcast(server, readings, lambda _index, _reader: False, leave_after=5)
+def one_cancel(server: ServerProcess, readings: Readings) -> None:
+    _broadcast(server, readings, lambda _index, _reader: False, leave_after=5)
 
 
-def unused_partition(server: ServerProcess, readings: Readings) -> float:
-    return _broadcast(server, readings, lambda index, reader: (index, reader) == (0, 0))
+def unused_partition(server: ServerProcess, readings: Readings) -> None:
+    _broadcast(server, readings, lambda index, reader: (index, reader) == (0, 0))
 
 
-def unused_task(server: ServerProcess, readings: Readings) -> float:
-    return _broadcast(server, readings, lambda _index, reader: reader == 0)
+def unused_task(server: ServerProcess, readings: Readings) -> None:
+    _broadcast(server, readings, lambda _index, reader: reader == 0)
 
 
-def reader_crash(server: ServerProcess, readings: Readings) -> float:
+def reader_crash(server: ServerProcess, readings: Readings) -> None:
     create(server)
     victim = subprocess.Popen(
         [sys.executable, "-c", _READ_SLOWLY, server.location, str(PARTITIONS)],
@@ -115,9 +95,7 @@ def reader_crash(server: ServerProcess, readings: Readings) -> float:
         victim.wait()
         victim.stdout.close()
 
-    return run_all(
-        *_producers(server, readings), *_readers(server, readings, lambda _i, reader: reader == 0), kill
-    )
+    run_all(*_producers(server, readings), *_readers(server, readings, lambda _i, reader: reader == 0), kill)
 
 
 _READ_SLOWLY = """
@@ -135,7 +113,7 @@ time.sleep(60)
 """
 
 
-SCENARIOS: dict[str, Callable[[ServerProcess, Readings], float]] = {
+SCENARIOS: dict[str, Callable[[ServerProcess, Readings], None]] = {
     function.__name__: function
     for function in (
         all_fast,
@@ -175,7 +153,7 @@ def _row(name: str, memory_limit: str) -> list[str]:
     with ServerProcess.start(memory_limit=memory_limit) as server:
         idle_bytes = server.rss_bytes()
         readings = Readings()
-        seconds = SCENARIOS[name](server, readings)
+        SCENARIOS[name](server, readings)
         counted = statistics_of(server)
         peak_bytes = server.peak_rss_bytes()
     return [
@@ -183,10 +161,5 @@ def _row(name: str, memory_limit: str) -> list[str]:
         f"{counted['memory']['peak_bytes'] / MIB:.1f}",
         f"{peak_bytes / MIB:.0f}",
         f"{idle_bytes / MIB:.0f}",
-        f"{readings.delivered_bytes / 1e9 / seconds:.2f}",
-        readings.first_batch_text,
-        f"{counted['spilled_bytes'] / MIB:.0f}",
-        f"{counted['bytes_read_back'] / MIB:.0f}",
-        PEER_MIB.get(name, ""),
         "; ".join(sorted(set(readings.failed)))[:60] or "-",
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -24,29 +23,12 @@ JOIN_DEADLINE_SECONDS = 300.0
 
 @dataclass
 class Readings:
-    """What the readers of one run saw."""
+    """What went wrong in one run."""
 
-    first_batch_seconds: list[float] = field(default_factory=list)
-    delivered_bytes: int = 0
     failed: list[str] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, first_batch_seconds: float | None, delivered_bytes: int) -> None:
-        with self._lock:
-            if first_batch_seconds is not None:
-                self.first_batch_seconds.append(first_batch_seconds)
-            self.delivered_bytes += delivered_bytes
 
     def fail(self, error: BaseException) -> None:
-        with self._lock:
-            self.failed.append(str(error).splitlines()[0][:120])
-
-    @property
-    def first_batch_text(self) -> str:
-        if not self.first_batch_seconds:
-            return ""
-        median, worst = statistics.median(self.first_batch_seconds), max(self.first_batch_seconds)
-        return f"{median * 1e3:.0f} / {worst * 1e3:.0f}"
+        self.failed.append(str(error).splitlines()[0][:120])
 
 
 def create(server: ServerProcess) -> None:
@@ -79,14 +61,11 @@ def consume(
     leave_after: int | None = None,
 ) -> None:
     """Read one partition, perhaps slowly, perhaps leaving before its end."""
-    started = time.perf_counter()
-    first: float | None = None
     got_bytes = count = 0
     try:
         with flight.connect(server.location) as client:
             stream = client.do_get(flight.Ticket(f"d/{index}".encode()))
             for chunk in stream:
-                first = first if first is not None else time.perf_counter() - started
                 got_bytes += chunk.data.nbytes
                 count += 1
                 if wait_seconds:
@@ -99,17 +78,14 @@ def consume(
             readings.fail(error)
     if leave_after is None and got_bytes != BATCHES * BATCH_ROWS:
         readings.failed.append(f"d/{index}: {got_bytes} of {BATCHES * BATCH_ROWS} bytes")
-    readings.add(first, got_bytes)
 
 
-def run_all(*work: Callable[[], None]) -> float:
-    """Run everything at once; the seconds until the last has ended."""
+def run_all(*work: Callable[[], None]) -> None:
+    """Run everything at once, until the last has ended."""
     threads = [threading.Thread(target=each, daemon=True) for each in work]
-    started = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(JOIN_DEADLINE_SECONDS)
         if thread.is_alive():
             raise RuntimeError("a reader or producer hangs")
-    return time.perf_counter() - started

@@ -11,6 +11,7 @@ from pyarrow import flight
 
 from spark_client import Changelog, Reading, ShuffleClient, Writing, latest
 from tests.support.faulty_disk import FaultyServer
+from tests.support.polling import eventually
 from tests.support.ram_directory import ram_directory
 from tests.support.rates import BY, MOST_LANES, RATES
 from tests.support.raw_flight import RawFlight
@@ -50,6 +51,16 @@ def client(server: ServerProcess) -> Iterator[flight.FlightClient]:
 def raw(server: ServerProcess) -> Iterator[RawFlight]:
     with RawFlight(server.location) as connected:
         yield connected
+
+
+@pytest.fixture
+def spotless(raw: RawFlight) -> Iterator[None]:
+    """Afterwards no stream waits, and when the datasets are dropped not one byte is left."""
+    yield
+    eventually(lambda: raw.action("why")["waits"], [])
+    for name in raw.action("statistics")["datasets"]:
+        raw.action("drop", {"dataset": name})
+    eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
 
 
 @pytest.fixture(params=MOST_LANES)

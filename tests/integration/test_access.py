@@ -111,9 +111,14 @@ def by_http(server: ServerProcess, call: str, name: str, token: str | None) -> s
         with urllib.request.urlopen(request, timeout=30) as answer:
             answer.read()
     except urllib.error.HTTPError as error:
-        codes = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND"}
+        codes = {
+            (400, None): "INVALID_ARGUMENT",
+            (401, "Bearer"): "UNAUTHENTICATED",
+            (403, None): "PERMISSION_DENIED",
+            (404, None): "NOT_FOUND",
+        }
         said = json.loads(error.read())["message"].replace(name, "NAME")
-        return f"{codes[error.code]}: {said}"
+        return f"{codes[error.code, error.headers['www-authenticate']]}: {said}"
     return "OK"
 
 
@@ -156,6 +161,11 @@ def test_a_call_is_served_as_its_row_says(server: ServerProcess, row: Operation)
             # Word for word as for a name that leads nowhere.
             assert SAME_WORDS in said or "is not here" in said
             assert said == asked(server, row.call, ABSENT, f"{principal}-token")
+
+
+def test_what_is_not_served_is_told_to_nobody_without_a_token(server: ServerProcess) -> None:
+    for token in (None, "wrong", "\xff"):
+        assert by_http(server, "GET /else", THERE, token).startswith("UNAUTHENTICATED")
 
 
 def test_drain_is_refused_to_all_but_admins_of_everything(server: ServerProcess) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from tests.support.server_process import ServerProcess
 
 SERVER_OPTIONS = {"memory_limit": "256MiB"}
 
+pytestmark = pytest.mark.usefixtures("spotless")
+
 Start = Callable[..., ServerProcess]
 MEBIBYTE = 1 << 20
 BATCH = pa.record_batch({"n": [1, 2, 3]})
@@ -32,17 +34,6 @@ LARGE = pa.record_batch({"n": np.random.default_rng(0).integers(0, 1 << 60, MEBI
 @pytest.fixture
 def location(server: ServerProcess) -> str:
     return f"{server.http}/v1/put"
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    """Also sees to it that the test leaves nothing: no wait, and no byte once its datasets are dropped."""
-    with RawFlight(server.location) as connected:
-        yield connected
-        eventually(lambda: connected.action("why")["waits"], [])
-        for name in connected.action("statistics")["datasets"]:
-            connected.action("drop", {"dataset": name})
-        eventually(lambda: connected.action("statistics")["memory"]["used_bytes"], 0)
 
 
 def whole(messages: list[bytes]) -> bytes:

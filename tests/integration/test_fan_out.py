@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -18,19 +17,11 @@ from tests.support.server_process import ServerProcess
 
 SERVER_OPTIONS = {"http_port": "-1", "memory_limit": "256MiB"}
 
+pytestmark = pytest.mark.usefixtures("spotless")
+
 READERS = 50
 FRAMES = 40
 ROWS = 8192
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    """A connection; afterwards no byte of ``d`` is held, and no stream waits."""
-    with RawFlight(server.location) as raw:
-        yield raw
-        raw.action("drop", {"dataset": "d"})
-        eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
-        eventually(lambda: raw.action("statistics")["waits"], 0)
 
 
 def frame(number: int) -> pa.RecordBatch:

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.integration.test_flight_client import BATCH, descriptor, put, read
 from tests.support.bulk import get
 from tests.support.durable import action
 from tests.support.raw_flight import RawFlight, Refused, fields_of, path
 from tests.support.server_process import ServerProcess
 
-BATCH = pa.record_batch({"n": [1, 2, 3]})
-
 
 @pytest.fixture
 def server(empty_server: ServerProcess) -> ServerProcess:
     return empty_server
-
-
-def descriptor(name: str, **command: Any) -> flight.FlightDescriptor:
-    if command:
-        return flight.FlightDescriptor.for_command(json.dumps({"dataset": name, **command}))
-    return flight.FlightDescriptor.for_path(name)
-
-
-def put(client: flight.FlightClient, name: str, batch: pa.RecordBatch) -> None:
-    writer, _ = client.do_put(descriptor(name), BATCH.schema)
-    with writer:
-        writer.write_batch(batch)
-
-
-def read(client: flight.FlightClient, ticket: bytes | flight.Ticket) -> list[int]:
-    if isinstance(ticket, bytes):
-        ticket = flight.Ticket(ticket)
-    numbers: list[int] = client.do_get(ticket).read_all()["n"].to_pylist()
-    return numbers
 
 
 def url_of(server: ServerProcess, name: str, partition: int | None = 0) -> str:

@@ -51,7 +51,9 @@ def test_a_principal_at_its_quota_is_refused_and_no_other(
         assert etl.get("etl/a").read_all() == TABLE
         found = etl.statistics()["quotas"]
         assert TABLE.nbytes <= found["bytes"]["used"] < 2 * TABLE.nbytes
-        assert (found["datasets"]["limit"], found["streams"]) == (2, {"used": 0, "limit": 4})
+        assert found["bytes"]["limit"] == 1 << 20
+        assert found["datasets"] == {"used": 2, "limit": 2}, "the one that was refused has failed"
+        assert found["streams"] == {"used": 0, "limit": 4}
         assert "quotas" not in others.statistics()
         etl.drop("etl/a")
         etl.put("etl/a", TABLE)

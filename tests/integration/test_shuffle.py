@@ -27,20 +27,18 @@ from tests.support.server_process import ServerProcess
 
 SERVER_OPTIONS = {"http_port": "-1", "memory_limit": "128MiB"}
 
+pytestmark = pytest.mark.usefixtures("spotless")
+
 PARTITIONS = 4
 SCHEMA = pa.schema([("row", pa.string())])
 
 
 @pytest.fixture
 def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    """A connection, and a shuffle ``s`` of two producers' attempts; afterwards not one byte is left."""
+    """A connection, and a shuffle ``s`` of two producers' attempts."""
     with RawFlight(server.location) as raw:
         raw.action("create", {"dataset": "s", "kind": "shuffle", "partitions": PARTITIONS})
         yield raw
-        for name in raw.action("statistics")["datasets"]:
-            raw.action("drop", {"dataset": name})
-        eventually(lambda: raw.action("statistics")["memory"]["used_bytes"], 0)
-    assert server.events("internal_error") == [], server.tail()
 
 
 def batch(*rows: str) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,20 +22,13 @@ from tests.support.server_process import ServerProcess
 
 SERVER_OPTIONS = {"memory_limit": "64MiB", "put_idle_seconds": "1", "stall_seconds": "1"}
 
+pytestmark = pytest.mark.usefixtures("spotless")
+
 Start = Callable[..., ServerProcess]
 BATCH = pa.record_batch({"n": [1, 2, 3]})
 SHUFFLE = command({"dataset": "s", "producer": 3, "attempt": "x"})
 FIRST, FRAME = put_messages(path("d"), [BATCH])
 HALVES = (b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n")
-
-
-@pytest.fixture
-def raw(server: ServerProcess) -> Iterator[RawFlight]:
-    with RawFlight(server.location) as connected:
-        yield connected
-        eventually(lambda: connected.action("why")["waits"], [])
-        for name in connected.action("statistics")["datasets"]:
-            connected.action("drop", {"dataset": name})
 
 
 def address_of(server: ServerProcess) -> tuple[str, int]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from flight_server.protocol import (
+    AlreadyExists,
     Conflict,
     CreateRequest,
     DatasetRequest,
@@ -194,14 +195,17 @@ def test_a_seal_whose_answer_was_lost_can_be_repeated(client: ShuffleClient, ser
     assert read(client) == [3]
 
 
-def test_what_cannot_be_appended_to_says_why(client: ShuffleClient, server: RemoteServer) -> None:
+def test_what_the_mode_forbids_is_refused_and_says_why(client: ShuffleClient, server: RemoteServer) -> None:
     client.put("d", table(1))
     with pytest.raises(InvalidRequest, match="schema"):
         stage(server, WriteMode.APPEND, "w", schema=pa.schema([("other", pa.int64())]))
+    with pytest.raises(AlreadyExists):
+        stage(server, WriteMode.NEW, "w")
     client.drop("d")
     server.action("create", CreateRequest("d", Kind.SHUFFLE).encode())
     with pytest.raises(Conflict, match="is not sealed"):
         stage(server, WriteMode.APPEND, "w")
+    assert client.statistics()["staged"]["count"] == 0
     generation = stage(server, WriteMode.OVERWRITE, "v")
     put(server, generation, 0, "a", numbers(1), 5)
     with pytest.raises(InvalidRequest, match="there are frames for partition 5"):

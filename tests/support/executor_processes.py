@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from spark_client import ShuffleClient
-from tests.support.polling import eventually
+from tests.support.processes import parent
 
 
 def servers_of(client: ShuffleClient) -> list[int]:
@@ -32,27 +30,10 @@ def servers_of(client: ShuffleClient) -> list[int]:
     return found
 
 
-def runs(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-
-
-def wait_for_end(pids: Iterable[int]) -> None:
-    """Return when none of the processes runs."""
-    for pid in pids:
-        eventually(partial(runs, pid), expected=False)
-
-
 def executor_of(server: int) -> int:
     """The JVM that a server ends with."""
     options = Path(f"/proc/{server}/cmdline").read_text().split("\0")
     return int(options[options.index("--exit-with-process") + 1])
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 @dataclass(frozen=True)
@@ -69,7 +50,7 @@ class TaskHost:
         """That of a task's process."""
         executor = task
         while Path(f"/proc/{executor}/comm").read_text() != "java\n":
-            executor = _parent(executor)
+            executor = parent(executor)
         (server,) = (each for each in servers_of(client) if executor_of(each) == executor)
         # Spark's worker has one with its executors, and Python's daemon one with its workers.
         return cls(task, executor, server, (os.getpgid(executor), os.getpgid(task), server))

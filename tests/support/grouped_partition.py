@@ -24,6 +24,7 @@ from spark_client.spill import TaskMemory
 from spark_client.steps import GroupedSide, GroupStage
 
 from .driver_datasets import write_dataset
+from .processes import status_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 DATASET = "grouped"
@@ -87,11 +88,6 @@ def _count(table: pa.Table) -> pa.Table:
     return pa.table({"k": table["k"][:1], "rows": [table.num_rows], "total": [pc.sum(table["v"]).as_py()]})
 
 
-def _status_bytes(name: str) -> int:
-    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
-
-
 def main() -> None:
     """The process."""
     import pyarrow.compute as pc
@@ -104,13 +100,17 @@ def main() -> None:
         _count, declared, (GroupedSide.alone(("k",), SCHEMA),), with_keys=False, iterates=False
     )
     task = ReadTask(source, Shares.each(1), (stage,))
-    idle_bytes = _status_bytes("VmRSS")
+    idle_bytes = status_bytes("self", "VmRSS")
     rows = groups = 0
     memory = TaskMemory(scratch_dir=scratch_dir)
     for batch in task.run(iter([pa.record_batch({"id": [0]})]), memory):
         rows += pc.sum(batch.column("rows")).as_py()
         groups += batch.num_rows
-    print(json.dumps(asdict(Grouped(idle_bytes, _status_bytes("VmHWM"), rows, groups, memory.spilled_bytes))))
+    print(
+        json.dumps(
+            asdict(Grouped(idle_bytes, status_bytes("self", "VmHWM"), rows, groups, memory.spilled_bytes))
+        )
+    )
 
 
 if __name__ == "__main__":

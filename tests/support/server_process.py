@@ -2,7 +2,9 @@
 
 Guarantee: after ``start`` the server serves at ``location``; after ``close`` its process is gone and every
 line that it wrote is in ``log``. Nothing here sleeps or guesses a port: the server picks free ones and says
-them in its ready line. Each wait has a deadline, and the error of a missed one shows the log.
+them in its ready line. From its end, which a method here waits for, until ``close`` no other process is given them: a
+client of the ended server meets none, and one that is started at its addresses has them. Each wait has a deadline, and
+the error of a missed one shows the log.
 
 Variables ``FLIGHT_SERVER_*`` of the surrounding environment are not handed on, so that a run does not depend
 on the shell that it was started from.
@@ -13,16 +15,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from spark_client.connection import Closable
 
+from .processes import cpu_seconds, status_bytes
 from .server_fork import DISK, Forked
 from .watched_server import DIRECTORY
 
@@ -44,6 +49,7 @@ class ServerProcess(Closable):
         self.log: list[str] = []
         self._ready: dict[str, Any] = {}
         self._ready_or_ended = threading.Event()
+        self._ports: list[socket.socket] = []
         self._reader = threading.Thread(target=self._read, name=f"server-log-{process.pid}", daemon=True)
         self._reader.start()
 
@@ -141,9 +147,11 @@ class ServerProcess(Closable):
     def restart(self, **options: Any) -> ServerProcess:
         """End it with SIGKILL; a new one, with these options and no other, that serves at the same addresses."""
         self.kill()
-        self.close()
-        ports = [urlsplit(address).port for address in (self.location, self.http or "")]
-        return ServerProcess.start(port=ports[0], http_port=ports[1], **options)
+        port, http_port = (urlsplit(address).port for address in (self.location, self.http or ""))
+        try:
+            return ServerProcess.start(port=port, http_port=http_port, **options)
+        finally:
+            self.close()
 
     def wait(self, deadline_seconds: float = STOP_DEADLINE_SECONDS) -> int:
         """Wait for the end, and for the log to be complete; return the exit code."""
@@ -155,6 +163,8 @@ class ServerProcess(Closable):
             ) from error
         # A child that outlived the server could hold the pipe open: that is a leak, and must not hang here.
         self._reader.join(STOP_DEADLINE_SECONDS)
+        if not self._ports:
+            self._keep_ports()
         return code
 
     def close(self) -> None:
@@ -165,20 +175,20 @@ class ServerProcess(Closable):
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
+        for port in self._ports:
+            port.close()
 
     def rss_bytes(self) -> int:
         """Return the resident size now."""
-        return self._status_bytes("VmRSS")
+        return status_bytes(self.pid, "VmRSS")
 
     def peak_rss_bytes(self) -> int:
         """Return the largest resident size so far, as the kernel saw it."""
-        return self._status_bytes("VmHWM")
+        return status_bytes(self.pid, "VmHWM")
 
     def cpu_seconds(self) -> float:
         """Return the user and system time spent so far, over all threads."""
-        # The name in brackets may hold spaces; utime and stime are fields 14 and 15 of proc(5).
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds(self.pid)
 
     def tail(self, lines: int = 50) -> str:
         """Return the end of the log."""
@@ -193,18 +203,20 @@ class ServerProcess(Closable):
                 self._ready_or_ended.set()
         self._ready_or_ended.set()
 
+    def _keep_ports(self) -> None:
+        for address in (*self._ready.get("locations", ()), self.http or ""):
+            port = socket.socket()
+            self._ports.append(port)
+            # As servers do: one of them may be bound beside this socket, which does not listen.
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):  # in the meantime another process has got it, or the server started again
+                port.bind(("", urlsplit(address).port or 0))
+
     def _wait_until_ready(self) -> None:
         if not self._ready_or_ended.wait(START_DEADLINE_SECONDS):
             raise RuntimeError(f"the server was not ready within {START_DEADLINE_SECONDS} s:\n{self.tail()}")
         if not self._ready:
             raise RuntimeError(f"the server ended with {self.wait()} instead of serving:\n{self.tail()}")
-
-    def _status_bytes(self, key: str) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name == key:
-                return int(value.split()[0]) * 1024
-        raise RuntimeError(f"process {self.pid} has ended and has no {key}")
 
 
 def program() -> str:

@@ -44,6 +44,8 @@ SPECULATION = {
 """Settings with which an application speculates where a test lowers ``QUANTILE``: by 1.0 all tasks of a stage must have
 ended before one is tried again, which is never.
 """
+ALL_EXECUTORS = {"scheduler__minRegisteredResourcesRatio": "1"}
+"""Settings with which a session begins when all its executors are there: the first job has tasks in each of them."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def standalone_cluster(
     settings = {
         "executor__cores": "1",
         "executor__memory": "512m",
-        "cores__max": str(workers),
+        "cores__max": str(len(others)),
         "executorEnv__PYTHONPATH": str(ROOT),
     }
     with ExitStack() as stack:

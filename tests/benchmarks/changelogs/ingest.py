@@ -1,12 +1,11 @@
 """Updates of which the latest row of each key is kept: taken in by a changelog, and computed at once by DuckDB.
 
     changelog    puts of ``--put-rows`` rows by one client, each on disk when it is answered. ``compacted`` is the time
-                 from the first put until the server has nothing more to merge; the rows and bytes are what its files
-                 then have
+                 from the first put until the server has nothing more to merge; the rows are what its files then have
     DuckDB       ``arg_max`` of each column by time
 
-DuckDB has the whole table in memory, and keeps its result there: its size is ``bytes``. It uses all cores. In each
-round the results are compared.
+DuckDB has the whole table in memory, and keeps its result there. It uses all cores. In each round the results are
+compared.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import pyarrow as pa
 
 from spark_client import ShuffleClient, latest
 from tests.benchmarks.changelogs.settling import settled
-from tests.benchmarks.measure import MIB, conditions, console, table
+from tests.benchmarks.measure import conditions, console, table
 from tests.support.server_process import ServerProcess
 
 ROWS, KEYS = 10_000_000, 1_000_000
@@ -42,7 +41,6 @@ class Found:
 
     seconds: list[float] = field(default_factory=list)
     compacted: list[float] = field(default_factory=list)
-    size_bytes: int = 0
     rows: int = 0
 
 
@@ -84,7 +82,7 @@ def main(arguments: list[str]) -> None:
             assert result.cast(SCHEMA).equals(expected), f"{name} has other rows"
     table(
         "The latest row of each key",
-        ["subject", "s", "M rows/s", "x changelog", "compacted s", "rows a key", "MiB kept", "bytes a key"],
+        ["subject", "s", "M rows/s", "x changelog", "compacted s", "rows a key"],
         [_row(name, each, found["changelog"], rows, expected.num_rows) for name, each in found.items()],
     )
 
@@ -98,8 +96,6 @@ def _row(name: str, found: Found, ours: Found, rows: int, keys: int) -> list[str
         f"{statistics.median(ratios):.2f}",
         f"{statistics.median(found.compacted):.2f}" if found.compacted else "",
         f"{found.rows / keys:.2f}",
-        f"{found.size_bytes / MIB:.0f}",
-        f"{found.size_bytes / keys:.0f}",
     ]
 
 
@@ -118,7 +114,6 @@ def _changelog(given: pa.Table, put_rows: int, found: Found) -> pa.Table:
         found.seconds.append(time.perf_counter() - started)
         ended, found.rows = settled(changelog)
         found.compacted.append(ended - started)
-        found.size_bytes = int(changelog.statistics()["disk_bytes"])
         return changelog.snapshot().table
 
 
@@ -126,7 +121,7 @@ def _timed(given: pa.Table, found: Found) -> pa.Table:
     started = time.perf_counter()
     result = _duckdb(given)
     found.seconds.append(time.perf_counter() - started)
-    found.size_bytes, found.rows = result.nbytes, result.num_rows
+    found.rows = result.num_rows
     return result
 
 

@@ -5,7 +5,6 @@ one before at once. ``trigger ms`` is Spark's own figure of the whole trigger, `
 over the micro-batches after the first ``--warm-up``, which start Python workers and, in ``lookup``, fetch the table.
 
     no join          the stream alone: what a trigger takes without any table
-    Python alone     the stream through ``mapInArrow``, which returns what it gets
     Spark            ``stream.join(broadcast(table), "key", "left")``, the table in Parquet files
     lookup           ``shuffle.lookup(stream, table, on="key")``, the table in a changelog
     lookup, 1 %      the same while a hundredth of the table is put anew before each micro-batch. Each then begins
@@ -13,9 +12,8 @@ over the micro-batches after the first ``--warm-up``, which start Python workers
                      such changes: it is compared with ``Spark``, as if it did for nothing
 
 All of them have run with a table of 1,000 rows before, in the same JVM. ``first ms`` is the query's first trigger, in
-which ``lookup`` fetches the table, and all but Spark's start Python workers (``Python alone``); ``beyond`` is that over
-the median, less ``transfer ms``: what the driver takes to read the table from the server and to keep nothing of it.
-``x still`` is ``lookup, 1 %`` over ``lookup``. ``KiB fetched`` is what the server has sent per measured micro-batch.
+which ``lookup`` starts Python workers and fetches the table; ``transfer ms`` is what the driver takes to read the table
+from the server and to keep nothing of it. ``KiB fetched`` is what the server has sent per measured micro-batch.
 """
 
 from __future__ import annotations
@@ -62,12 +60,8 @@ COLUMNS = [
     "rows",
     "subject",
     "trigger ms",
-    "longest",
-    "x Spark",
-    "x still",
     "first ms",
     "transfer ms",
-    "beyond",
     "KiB fetched",
 ]
 
@@ -124,7 +118,6 @@ def main(arguments: list[str]) -> None:
 def _of_size(engines: Engines, size: int, options: argparse.Namespace) -> list[list[str]]:
     subjects: dict[str, Callable[[], Measured]] = {
         "no join": lambda: _measured(_stream(engines, size), options),
-        "Python alone": lambda: _measured(_through_python(engines, size), options),
         "Spark": partial(_spark, engines, size, options),
         "lookup": partial(_lookup, engines, size, options, changing=False),
         "lookup, 1 %": partial(_lookup, engines, size, options, changing=True),
@@ -134,22 +127,16 @@ def _of_size(engines: Engines, size: int, options: argparse.Namespace) -> list[l
         if not options.only or any(word in name for word in options.only):
             engines.renew()
             measured[name] = run()
-    return [_row(size, name, each, measured) for name, each in measured.items()]
+    return [_row(size, name, each) for name, each in measured.items()]
 
 
-def _row(size: int, name: str, of: Measured, measured: dict[str, Measured]) -> list[str]:
-    median = statistics.median(of.trigger_ms)
-    spark, still = measured.get("Spark"), measured.get("lookup") if name == "lookup, 1 %" else None
+def _row(size: int, name: str, of: Measured) -> list[str]:
     return [
         f"{size:,}",
         name,
-        f"{median:.0f}",
-        f"{max(of.trigger_ms):.0f}",
-        f"{statistics.median(spark.trigger_ms) / median:.1f}" if spark else "",
-        f"{median / statistics.median(still.trigger_ms):.2f}" if still else "",
+        f"{statistics.median(of.trigger_ms):.0f}",
         f"{of.first_ms:.0f}",
         "" if of.transfer_ms is None else f"{of.transfer_ms:.0f}",
-        "" if of.transfer_ms is None else f"{(of.first_ms - of.transfer_ms) / median:.1f}",
         "" if of.fetched_bytes is None else f"{of.fetched_bytes / 1024:.1f}",
     ]
 
@@ -194,13 +181,6 @@ def _stream(engines: Engines, size: int) -> DataFrame:
     """``key`` and ``id``, ``BATCH_ROWS`` in each micro-batch."""
     rate = engines.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH_ROWS)
     return rate.load().select((sql.col("value") * STRIDE % size).alias("key"), sql.col("value").alias("id"))
-
-
-def _through_python(engines: Engines, size: int) -> DataFrame:
-    def same(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-
-    return _stream(engines, size).mapInArrow(same, "key long, id long")
 
 
 def _measured(

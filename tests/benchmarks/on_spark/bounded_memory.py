@@ -69,18 +69,13 @@ class MemoryWatch:
     def __init__(self) -> None:
         self.peak: Counter[str] = Counter()
         """Bytes at the worst moment, by the kind of process."""
-        self.peaks: dict[str, int] = {}
-        """The largest sums by what ran (``running``)."""
-        self.running = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._look, name="memory-watch", daemon=True)
         self._thread.start()
 
     def _look(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            found = sizes_bytes()
-            self.peak = max(self.peak, found, key=Counter.total)
-            self.peaks[self.running] = max(self.peaks.get(self.running, 0), found.total())
+            self.peak = max(self.peak, sizes_bytes(), key=Counter.total)
 
     def close(self) -> None:
         self._ended.set()

@@ -1,13 +1,11 @@
 """scan -> repartition(16) -> Python stage over 1, 2 and 4 servers of a machine: seconds, and CPU of tasks and servers.
 
 All tasks are on one host, with all servers: what is looked for is the cost of more servers, which have the same cores.
-``idle`` is what that many servers use in the same time without a job, and ``streams`` are the puts and reads that they
-have begun.
+``idle`` is what that many servers use in the same time without a job.
 
 Under the table stands what a host of ``CORES`` cores and ``LINK_GBITS`` would be bound by, if each byte took the CPU
 seconds of the table's last row and crossed the network with (n - 1)/n of all bytes, as it does where tasks write to
-their own host's server (``on_spark.wire_bytes`` measures that). And what bounds ``local[CORES]`` on one host: all cores
-together, or the event loops of 1, 2 and 4 servers, each of which has one core for all that the servers did here.
+their own host's server (``on_spark.wire_bytes`` measures that).
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_client import ShuffleClient
-from tests.benchmarks.measure import GB, Subject, console, cpu_seconds, measure, ratio, table
+from tests.benchmarks.measure import GB, Subject, console, measure, ratio, table
 from tests.benchmarks.on_spark import data
 from tests.benchmarks.on_spark.engines import Engines, Options, tree_cpu_seconds
 from tests.support.server_process import ServerProcess
@@ -39,7 +37,6 @@ COLUMNS = [
     "client CPU s/GB",
     "server CPU s/GB",
     "of it idle",
-    "streams",
     "MB",
 ]
 IDLE_SECONDS = 5.0
@@ -53,7 +50,6 @@ class _Spread:
         self.servers = [stack.enter_context(ServerProcess.start()) for _ in range(count)]
         self.client = stack.enter_context(ShuffleClient(",".join(each.location for each in self.servers)))
         self.server_cpu_seconds: list[float] = []
-        self.streams = 0
         before = self._cpu_seconds()
         time.sleep(IDLE_SECONDS)
         self.idle_share = (self._cpu_seconds() - before) / IDLE_SECONDS
@@ -61,7 +57,7 @@ class _Spread:
 
     def run(self, engines: Engines, rows: int) -> int:
         """The stored bytes of the exchange."""
-        streams, before = self._streams(), self._cpu_seconds()
+        before = self._cpu_seconds()
         path = data.named_parquet(rows)
         pipeline = (
             self.client.scan(path, spark=engines.spark)
@@ -74,15 +70,10 @@ class _Spread:
         assert done is not None
         self.moved_bytes = done.exchanges[0].size_bytes
         self.server_cpu_seconds.append(self._cpu_seconds() - before)
-        self.streams = self._streams() - streams
         return self.moved_bytes
 
     def _cpu_seconds(self) -> float:
-        return sum(cpu_seconds(each.pid) for each in self.servers)
-
-    def _streams(self) -> int:
-        known = self.client.statistics()
-        return int(known["puts"] + known["gets"])
+        return sum(each.cpu_seconds() for each in self.servers)
 
 
 def sums(batches: Iterator[Any]) -> Iterator[Any]:
@@ -114,12 +105,11 @@ def main(arguments: list[str]) -> None:
             [_row(*each, subjects[0]) for each in zip(subjects, spreads, strict=True)],
         )
         _say_bounds(subjects[-1], spreads[-1])
-        _say_loops(subjects, spreads)
 
 
 def _clients_cpu_seconds(spreads: Sequence[_Spread]) -> float:
     """Of this process and all below it, but for the servers."""
-    servers = sum(cpu_seconds(server.pid) for spread in spreads for server in spread.servers)
+    servers = sum(server.cpu_seconds() for spread in spreads for server in spread.servers)
     return tree_cpu_seconds() - servers
 
 
@@ -133,17 +123,6 @@ def _say_bounds(subject: Subject, spread: _Spread) -> None:
         console.print(
             f"{hosts} hosts of {CORES} cores and {LINK_GBITS} Gbit/s: {by_cpu:.2f} GB/s each by CPU, {by_link:.2f} by "
             f"the network, which {crossing:.2f} of all bytes cross: bound by {bound}"
-        )
-
-
-def _say_loops(subjects: Sequence[Subject], spreads: Sequence[_Spread]) -> None:
-    for subject, spread in zip(subjects, spreads, strict=True):
-        client, server = _cpu_seconds_per_gb(subject, spread)
-        by_cpu, by_loops = CORES / (client + server), len(spread.servers) / server
-        bound = "all cores" if by_cpu < by_loops else "the servers"
-        console.print(
-            f"local[{CORES}] with {subject.name} servers: {by_cpu:.2f} GB/s by all cores, {by_loops:.2f} by the "
-            f"servers' loops: bound by {bound}"
         )
 
 
@@ -166,6 +145,5 @@ def _row(subject: Subject, spread: _Spread, one: Subject) -> list[str]:
         f"{client:.2f}",
         f"{server:.2f}",
         f"{spread.idle_share * seconds / (spread.moved_bytes / GB):.2f}",
-        f"{spread.streams}",
         f"{spread.moved_bytes / 1e6:.0f}",
     ]

@@ -53,17 +53,13 @@ def main(arguments: list[str]) -> None:
             f"local[2], DuckDB {duckdb.__version__} with {DUCKDB_MEMORY}, server with {SERVER_MEMORY}{within}",
         )
         watch = stack.enter_context(contextlib.closing(MemoryWatch()))
-        measured = _measured(options, folder, [name for name in ENGINES if name in given.engines], watch)
+        measured = _measured(options, folder, [name for name in ENGINES if name in given.engines])
     _print(options, measured)
     peak = ", ".join(f"{kind} {size / MIB:,.0f}" for kind, size in watch.peak.most_common())
     console.print(f"all processes at the worst moment: {watch.peak.total() / MIB:,.0f} MiB ({peak})")
-    for name in given.engines:
-        console.print(f"  while {name} ran: {watch.peaks.get(name, 0) / MIB:,.0f} MiB")
 
 
-def _measured(
-    options: Options, folder: Any, engine_names: Sequence[str], watch: MemoryWatch
-) -> dict[str, list[Subject]]:
+def _measured(options: Options, folder: Any, engine_names: Sequence[str]) -> dict[str, list[Subject]]:
     found: dict[str, list[Subject]] = {}
     settings = SPARK_PARTITIONS if options.scale >= 4 else {}
     with Engines(server={"memory_limit": SERVER_MEMORY}, **settings) as engines, database(folder) as duck:
@@ -74,7 +70,7 @@ def _measured(
         tables = Tables(engines.shuffle, folder, options.scale)
         for query in QUERIES:
             if options.wants(query.name):
-                found[query.name] = _subjects(engines, duck, tables, query, engine_names, watch)
+                found[query.name] = _subjects(engines, duck, tables, query, engine_names)
                 measure(found[query.name], options.rounds)
                 _say(query.name, found[query.name])
     return found
@@ -125,13 +121,12 @@ def _cpu_seconds(subject: Subject) -> float:
     return of(subject.cold)
 
 
-def _subjects(  # noqa: PLR0917
+def _subjects(
     engines: Engines,
     duck: Any,
     tables: Tables,
     query: Query,
     engine_names: Sequence[str],
-    watch: MemoryWatch,
 ) -> list[Subject]:
     text = query.sql(tables.scale)
     expected = duck.sql(text).to_arrow_table()
@@ -141,11 +136,7 @@ def _subjects(  # noqa: PLR0917
             return query.pipeline(of).toArrow()
 
     def checked(name: str) -> int:
-        watch.running = name
-        try:
-            wrong = differences(runs[name](), expected, query.order)
-        finally:
-            watch.running = ""
+        wrong = differences(runs[name](), expected, query.order)
         if wrong:
             raise AssertionError(f"{query.name}: {wrong[:3]}")
         return 1

@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> None:
             standalone_cluster(Path(directory), hosts=[first, *hosts]) as cluster,
         ):
             address = {"driver__host": first.address, "driver__bindAddress": first.address}
-            settings = {**cluster.settings, **address, "cores__max": str(count)}
+            settings = {**cluster.settings, **address}
             names = [host.name for host in hosts]
             job = (cluster.master, settings, names, options.rounds, int(ROWS * options.scale))
             with DriverProcess(drive, *job, host=first) as driver:

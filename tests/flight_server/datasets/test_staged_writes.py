@@ -10,7 +10,7 @@ import pytest
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.protocol import MAX_PARTITIONS, WRITE_LEASE_SECONDS, CreateRequest, Kind, WriteMode
-from flight_server.protocol.errors import AlreadyExists, Conflict, NotFound, OutOfBudget
+from flight_server.protocol.errors import Conflict, NotFound, OutOfBudget
 from tests.support.catalogues import expired, new_catalogue
 from tests.support.clocks import Clock
 
@@ -116,12 +116,3 @@ def test_a_dataset_with_as_many_partitions_as_there_can_be_is_refused_before_the
     catalogue.create(CreateRequest("d", Kind.SHUFFLE, partitions=MAX_PARTITIONS), None)[0].close()
     with pytest.raises(Conflict, match="has 100000 partitions, as many as it can have"):
         stage(catalogue, "d", "w", WriteMode.APPEND)
-
-
-def test_what_the_mode_forbids_is_refused_at_once(catalogue: Catalogue) -> None:
-    catalogue.create(CreateRequest("d"), None)
-    with pytest.raises(AlreadyExists):
-        stage(catalogue, "d", "w", WriteMode.NEW)
-    with pytest.raises(Conflict, match="is not sealed"):
-        stage(catalogue, "d", "w", WriteMode.APPEND)
-    assert catalogue.staged.all() == []

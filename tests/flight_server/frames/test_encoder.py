@@ -75,6 +75,11 @@ def test_many_small_batches_are_gathered_and_a_large_one_is_cut() -> None:
         assert max(len(each.message) for each in messages) <= 1.01 * TARGET_BYTES
 
 
+def test_a_batch_is_cut_in_equal_slices_and_no_few_rows_are_left_over() -> None:
+    rows = [each.accepted.rows for each in encoded([pa.record_batch({"n": pa.array(range(1_000_001))})])]
+    assert max(rows) - min(rows) < len(rows)
+
+
 def test_a_dictionary_is_sent_once_as_long_as_it_is_the_same() -> None:
     words = pa.array(["a", "b"])
     same = [pa.record_batch({"d": pa.DictionaryArray.from_arrays(pa.array([0, 1]), words)}) for _ in range(3)]

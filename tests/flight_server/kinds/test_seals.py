@@ -13,7 +13,7 @@ from flight_server.concurrency import slices
 from flight_server.datasets.catalogue import Catalogue
 from flight_server.datasets.dataset import Dataset
 from flight_server.datasets.transactions import ID_BYTES
-from flight_server.kinds import DatasetKind, seals
+from flight_server.kinds import seals
 from flight_server.protocol import Commit, CreateRequest, Kind, SealRequest, Transaction, WriteMode
 from flight_server.protocol.errors import Conflict, FlightShuffleError, InvalidRequest, NotFound
 from tests.support.catalogues import expired
@@ -58,25 +58,6 @@ async def test_an_append_takes_partitions_with_frames_only_and_the_first_one_is_
     assert [first.partition(index).totals.frames for index in range(4)] == [0, 1, 0, 1]
     with pytest.raises(NotFound):
         first.partition(4)
-
-
-async def test_only_a_shuffle_is_sealed_by_the_action(catalogue: Catalogue) -> None:
-    dataset, _ = catalogue.create(CreateRequest("d"), None)
-    with pytest.raises(Conflict, match="only a shuffle"):
-        await DatasetKind(catalogue).seal(dataset, SealRequest("d"))
-
-
-async def test_an_append_says_what_it_added_and_is_remembered_for_a_seal_that_is_repeated(
-    catalogue: Catalogue,
-) -> None:
-    durability: Any = SimpleNamespace(catalogue=catalogue)
-    await seal(catalogue, staged(catalogue, "w1"))
-    late = staged(catalogue, "w2")
-    sealed = await seals.seal(durability, late, SealRequest("d", late.generation, {0: "a"}))
-    assert (sealed.rows, sealed.frames, sealed.bytes, sealed.partition_bytes) == (1, 1, 100, {3: 100})
-    assert catalogue.staged.appended("d", late.generation) == replace(sealed, partition_bytes={})
-    assert catalogue.staged.appended("e", late.generation) is None
-    assert sealed.generation == catalogue.find("d").generation
 
 
 async def test_appends_without_rows_take_nothing_and_give_nothing_back(catalogue: Catalogue) -> None:

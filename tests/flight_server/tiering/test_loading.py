@@ -171,13 +171,23 @@ async def test_a_row_that_a_drop_has_deleted_is_no_damage(
     assert node.catalogue.disk.quarantine.entries == []
 
 
-async def test_a_row_that_the_end_of_a_lease_has_deleted_is_no_damage(node: Node) -> None:
+async def test_a_row_that_the_end_of_a_lease_has_deleted_is_no_damage(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = asyncio.Event()
+    taken_away = loading_module._taken_away
+
+    async def noted(dataset: Dataset) -> None:
+        waits.set()
+        await taken_away(dataset)
+
+    monkeypatch.setattr(loading_module, "_taken_away", noted)
     dataset = node.catalogue.find("d")
     dataset.lease_seconds = 0
     assert expired(node.catalogue) == []
     await node.catalogue.records.commit(lambda _: None)
     reading = asyncio.ensure_future(read(node, dataset, 0))
-    await asyncio.sleep(0.1)
+    await waits.wait()
     assert expired(node.catalogue) == [dataset]
     with pytest.raises(DatasetDropped, match="ended with its lease"):
         await reading

@@ -24,9 +24,7 @@ from flight_server.protocol import (
     QuotaInUse,
     WriteMode,
 )
-from flight_server.reporting import ListedPage, reports
 from tests.flight_server.transfer.test_receiving import receive
-from tests.support.callers import anyone
 from tests.support.nodes import read_table, running_node
 from tests.support.raw_flight import command, path, put_messages
 
@@ -174,20 +172,6 @@ async def test_running_streams_count_and_the_error_says_to_wait(node: Node) -> N
         await put(node, others, "b")
     await put(node, etl, "a")
     assert etl.usage.statistics()["streams"] == {"used": 0, "limit": 1}
-
-
-async def test_a_principal_sees_its_quotas_in_the_statistics(node: Node) -> None:
-    etl = Calls(Usages(node.budget), "etl", bytes=1 << 20, streams=3)
-    create(node, etl, "d")
-    caller = anyone(node.catalogue, "action statistics")
-    with etl.run():
-        quotas_shown = (await reports.statistics(node.observed, ListedPage(), caller))["quotas"]
-    assert quotas_shown == {
-        "bytes": {"used": 0, "limit": 1 << 20},
-        "datasets": {"used": 1, "limit": None},
-        "streams": {"used": 0, "limit": 3},
-    }
-    assert "quotas" not in await reports.statistics(node.observed, ListedPage(), caller)
 
 
 async def test_what_a_kind_keeps_beside_frames_counts_and_is_looked_for_before_the_quota_is_passed(

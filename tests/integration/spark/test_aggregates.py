@@ -131,20 +131,6 @@ def test_no_rows_are_one_row_without_keys_and_none_with_keys(client: ShuffleClie
     assert client.pipeline(nothing).count() == 0
 
 
-def test_a_sum_beyond_its_type_is_an_error_as_in_spark(client: ShuffleClient, spark: SparkSession) -> None:
-    from pyspark.errors import PySparkException
-
-    # The sum of all is in range, and so would a sum be that wrapped around twice.
-    longs = spark.range(4, numPartitions=1).selectExpr("(1L << 62) + id as v")
-    with pytest.raises(PySparkException, match="the sum of column 'v' does not fit int64; cast it to"):
-        client.pipeline(longs).agg({"v": "sum"}).toDF().collect()
-    wide = spark.range(2, numPartitions=1).selectExpr("cast('9e37' as decimal(38, 0)) as v")
-    with pytest.raises(PySparkException, match="the sum of column 'v' does not fit decimal128"):
-        client.pipeline(wide).agg({"v": "sum"}).toDF().collect()
-    fits = spark.range(3, numPartitions=3).selectExpr("cast('3e37' as decimal(38, 0)) as v")
-    assert client.pipeline(fits).agg({"v": "sum"}).toDF().collect()[0][0] == Decimal("9e37")
-
-
 def test_distinct_rows_are_sparks(client: ShuffleClient, rows: DataFrame) -> None:
     some = ["k", "s", "f", "g", "st", "ar"]
     found = client.pipeline(rows).select(*some).distinct().toDF()

@@ -14,9 +14,10 @@ import pytest
 
 from spark_client import Copies, ShuffleClient
 from tests.support.driver_process import DriverProcess, say, session
-from tests.support.executor_processes import servers_of, wait_for_end
+from tests.support.executor_processes import servers_of
 from tests.support.failing_tasks import waits_for_its_fate
 from tests.support.polling import eventually
+from tests.support.processes import wait_for_end
 from tests.support.python_program import output_of
 from tests.support.spark_cluster import Cluster, connect_server
 from tests.support.spark_session import local_session

@@ -136,18 +136,6 @@ def test_a_pipelines_last_job_writes_it(
     assert client.datasets() == []
 
 
-def test_using_it_after_destroy_is_a_clear_error_in_spark(
-    client: ShuffleClient, spark: SparkSession, planes: DataFrame
-) -> None:
-    shared = client.broadcast(planes, name="planes")
-    planned = spark.range(10).mapInArrow(look_up(shared), DDL)
-    shared.destroy()
-    with pytest.raises(Exception, match="'planes' is gone: it was destroyed"):
-        planned.collect()
-    with pytest.raises(Exception, match="'planes' was destroyed; make a new one"):
-        spark.range(10).mapInArrow(look_up(shared), DDL).collect()
-
-
 def test_a_frame_that_cannot_be_computed_leaves_no_dataset(
     client: ShuffleClient, spark: SparkSession
 ) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +16,7 @@ from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client import Reading, ShuffleClient
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
+from tests.support.spark_status import jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,18 +79,6 @@ def test_a_pipeline_is_collected_without_a_data_frame(
     assert sorted(row["k"] for row in expected) == [0, 1, 2, 3, 4]
 
 
-@contextmanager
-def jobs(spark: SparkSession, expected: int) -> Iterator[None]:
-    """Expect so many Spark jobs in the block."""
-    group = uuid.uuid4().hex
-    spark.sparkContext.setJobGroup(group, "counted")
-    try:
-        yield
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == expected
-
-
 def test_what_an_exchange_wrote_is_read_without_another_job(
     client: ShuffleClient, spark: SparkSession
 ) -> None:
@@ -99,13 +86,14 @@ def test_what_an_exchange_wrote_is_read_without_another_job(
     pipeline = client.pipeline(rows).repartition(40, "id", tasks=1)
     df = pipeline.toDF()
     in_order = df.select("id").toArrow()["id"].to_pylist()
-    with jobs(spark, 1):
-        assert client.collect(pipeline).read_all()["id"].to_pylist() == in_order
+    before = jobs(spark)
+    assert client.collect(pipeline).read_all()["id"].to_pylist() == in_order
+    assert jobs(spark) == before + 1
     assert len(client.datasets()) == 1
-    with jobs(spark, 0):
-        found = client.collect(df).read_all()
-        assert found["id"].to_pylist() == in_order
-        assert sum(batch.num_rows for batch in client.collect(df)) == 3000
+    found = client.collect(df).read_all()
+    assert found["id"].to_pylist() == in_order
+    assert sum(batch.num_rows for batch in client.collect(df)) == 3000
+    assert jobs(spark) == before + 1
     assert found.schema == client.collect(df.select("*")).schema
     client.release(df)
     with pytest.raises(PySparkException, match="what this DataFrame reads is gone"):

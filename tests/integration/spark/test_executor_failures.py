@@ -18,9 +18,10 @@ import pytest
 
 from spark_client import ShuffleClient, Timeouts
 from spark_client.pipeline import execution
-from tests.support.executor_processes import TaskHost, servers_of, wait_for_end
+from tests.support.executor_processes import TaskHost, servers_of
 from tests.support.failing_tasks import FATE_SECONDS, waits_for_its_fate
 from tests.support.polling import eventually
+from tests.support.processes import wait_for_end
 from tests.support.spark_cluster import standalone_cluster
 from tests.support.spark_session import local_session
 from tests.support.sums import expected, grouped, numbered, sums_of

@@ -16,8 +16,9 @@ from flight_server.protocol import FlightShuffleError
 from spark_client import ShuffleClient, Timeouts
 from spark_client.connection import RemoteServer
 from tests.support.driver_process import DriverProcess, say, session
-from tests.support.executor_processes import executor_of, runs, servers_of, wait_for_end
+from tests.support.executor_processes import executor_of, servers_of
 from tests.support.polling import eventually
+from tests.support.processes import runs, wait_for_end
 from tests.support.server_process import ServerProcess
 from tests.support.spark_cluster import Cluster, standalone_cluster
 from tests.support.spark_session import local_session

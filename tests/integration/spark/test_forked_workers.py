@@ -17,6 +17,7 @@ import pytest
 from spark_client import ShuffleClient
 from spark_client.jobs import runner
 from tests.support.polling import eventually
+from tests.support.spark_status import jobs, status_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,11 +63,12 @@ def test_a_job_starts_them_once_beside_an_embedded_server(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "_started", weakref.WeakSet())
-    context, tracker = spark.sparkContext, spark.sparkContext.statusTracker()
+    context = spark.sparkContext
     context.setJobGroup("the user's", "of the caller")
-    before = {*tracker.getJobIdsForGroup()}
+    before = jobs(spark)
     with ShuffleClient.embedded(), ShuffleClient.embedded():
-        eventually(lambda: len({*tracker.getJobIdsForGroup()} - before), 1)
-    assert not tracker.getJobIdsForGroup("the user's")
-    assert len({*tracker.getJobIdsForGroup()} - before) == 1
+        eventually(lambda: jobs(spark), before + 1)
+    status_of(spark)
+    assert not context.statusTracker().getJobIdsForGroup("the user's")
+    assert jobs(spark) == before + 1
     context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # None takes it away

@@ -26,6 +26,7 @@ from spark_client import Reading, ShuffleClient, Writing
 from spark_client.jobs import tasks
 from spark_client.pipeline import in_driver
 from tests.support.server_process import ServerProcess
+from tests.support.spark_status import jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,11 +113,6 @@ def of(client: ShuffleClient, folder: Path, plan: Plan) -> Pipeline:
     return plan(client.scan(folder / "left.parquet"), client.scan(folder / "right.parquet"))
 
 
-def jobs(spark: SparkSession) -> int:
-    """How many jobs the session has had."""
-    return int(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())
-
-
 @pytest.mark.parametrize("name", PLANS)
 def test_the_driver_gives_the_rows_of_tasks_in_their_order_and_runs_no_job(
     spark: SparkSession, client: ShuffleClient, rows_by_tasks: RowsByTasks, folder: Path, name: str
@@ -155,12 +151,17 @@ def test_a_users_function_runs_in_tasks_however_small_its_input_is(
     def group(table: pa.Table) -> pa.Table:
         return pa.table({"pid": [os.getpid()]})
 
+    def cogroup(left: pa.Table, right: pa.Table) -> pa.Table:
+        return group(left)
+
     scanned = client.scan(folder / "left.parquet")
     exchanged = scanned.repartition(2, "k")
     for pipeline in (
         scanned.mapInArrow(where, "pid int"),
         exchanged.mapInArrow(where, "pid int"),
         exchanged.groupBy("k").applyInArrow(group, "pid int"),
+        exchanged.groupBy("k").cogroup(exchanged.groupBy("k")).applyInArrow(cogroup, "pid int"),
+        exchanged.select(pid=pc.field("k").cast(pa.int32())).union(exchanged.mapInArrow(where, "pid int")),
         exchanged.mapInArrow(where, "pid int").groupBy("pid").agg(n=("*", "count")),
         exchanged.select("k").mapInArrow(where, "pid int").repartition(1).sortWithinPartitions("pid"),
     ):

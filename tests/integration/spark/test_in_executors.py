@@ -19,7 +19,8 @@ from pyspark import TaskContext
 from flight_server.protocol import FlightShuffleError, InvalidRequest
 from spark_client import ShuffleClient, Timeouts
 from spark_client.connection import RemoteServer
-from tests.support.executor_processes import servers_of, wait_for_end
+from tests.support.executor_processes import servers_of
+from tests.support.processes import wait_for_end
 from tests.support.sums import ROWS, expected, grouped, numbered, sums_of
 
 if TYPE_CHECKING:

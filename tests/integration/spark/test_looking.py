@@ -41,13 +41,10 @@ def steps(pipeline: Pipeline) -> list[Pipeline]:
 
 LOOKS: dict[str, Callable[[Any], Any]] = {
     "head": lambda rows: rows.head(),
-    "head(3)": lambda rows: rows.head(3),
     "take(0)": lambda rows: rows.take(0),
     "take(60)": lambda rows: rows.take(60),
     "first": lambda rows: rows.first(),
     "isEmpty": lambda rows: rows.isEmpty(),
-    "collect": lambda rows: rows.collect(),
-    "count": lambda rows: rows.count(),
 }
 
 

@@ -103,6 +103,7 @@ def test_what_a_function_does_wrong_is_shown_at_the_function(
     assert of_task[0].endswith(f", in {function.__name__}")
     assert [line for line in of_task if line.startswith("  File ")] == of_task[:1]
     assert any(message in line for line in of_task)
+    assert f"raised in stage 1 ({method} {function.__name__})" in of_task
 
 
 def test_a_wrong_group_is_shown_at_its_function_also_where_spark_runs_it(rows: Pipeline) -> None:

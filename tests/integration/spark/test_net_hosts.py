@@ -22,7 +22,7 @@ from tests.support.driver_process import DriverProcess, say, session
 from tests.support.failing_tasks import first_time
 from tests.support.net_hosts import NetHost, net_hosts
 from tests.support.polling import eventually
-from tests.support.spark_cluster import standalone_cluster
+from tests.support.spark_cluster import ALL_EXECUTORS, standalone_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +33,7 @@ ROWS = 30_000
 ROW_BYTES = 1000
 REUSE = "arrow-flight-reuse-connection://?"
 SPARK = {
+    **ALL_EXECUTORS,
     "executor__heartbeatInterval": "1s",
     "network__timeout": "6s",
     "network__timeoutInterval": "2s",

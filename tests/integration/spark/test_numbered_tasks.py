@@ -20,6 +20,7 @@ from pyspark.errors import PythonException
 from spark_client import ShuffleClient
 from spark_client.jobs import runner
 from tests.support.polling import DEADLINE_SECONDS, eventually
+from tests.support.spark_status import queries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,11 +43,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
-
-
-def queries(spark: SparkSession) -> int:
-    session: Any = spark
-    return int(session._jsparkSession.sharedState().statusStore().executionsCount())
 
 
 def keys(client: ShuffleClient, scan: Pipeline, function: Stage = same) -> list[int]:

@@ -79,13 +79,6 @@ def test_partitions_are_sorted_as_by_sort_within_partitions(
         assert plan.toArrow().column("id").to_pylist() == [row for _, row in expected]
 
 
-def test_an_exchange_without_a_number_is_placed_as_sparks_own(
-    client: ShuffleClient, events: DataFrame
-) -> None:
-    expected = sorted(rows(events.repartition(3, "k", "t")))
-    assert sorted(rows(client.pipeline(events).repartition("K", "t").toDF())) == expected
-
-
 @pytest.mark.parametrize("by", [["s desc", "id desc"], ["t"]], ids=" ".join)
 def test_sampled_ranges_in_order_are_the_whole_in_order(
     client: ShuffleClient, events: DataFrame, by: list[str]

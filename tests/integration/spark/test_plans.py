@@ -18,6 +18,7 @@ from flight_server.protocol import InvalidRequest
 from spark_client import ShuffleClient
 from spark_client.jobs import shares
 from spark_client.pipeline import execution
+from tests.support.spark_status import jobs, status_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,30 +204,26 @@ def test_what_is_persisted_in_a_scope_ends_with_it(spark: SparkSession, client: 
     exchanged.unpersist()
 
 
-def jobs_of(spark: Any) -> int:
-    return int(spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
-
-
 def test_both_sides_of_a_join_run_in_one_job_and_one_that_fails_leaves_nothing(
     spark: SparkSession, client: ShuffleClient
 ) -> None:
     left, total = counted(spark, client)
     right = client.pipeline(spark.range(0, 3, 1, 3).selectExpr("id as k", "id * 2 as v")).repartition(4, "k")
-    before = jobs_of(spark)
+    before = jobs(spark)
     joined = left.join(right, on="k")
     with client.scope():
         df = joined.toDF()
-        assert jobs_of(spark) - before == 1
+        assert jobs(spark) - before == 1
         assert sorted(row.v for row in df.collect()) == [0] * 34 + [2] * 33 + [4] * 33
     assert total.value == 100
     assert [(each.rows, each.tasks) for each in joined.statistics().exchanges] == [(100, 2), (3, 3)]
 
     # One side of a union is made of the other: two jobs, one after the other.
     second = left.mapInArrow(lambda batches: batches, "id long, k long").repartition(2)
-    before = jobs_of(spark)
+    before = jobs(spark)
     with client.scope():
         df = left.union(second).toDF()
-        assert jobs_of(spark) - before == 2
+        assert jobs(spark) - before == 2
         assert df.count() == 200
 
     def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -320,8 +317,8 @@ def test_a_name_is_in_the_dataset_and_in_sparks_job(spark: SparkSession, client:
     (found,) = named.statistics().exchanges
     assert found.dataset.startswith("exchange/a-b-----/")
     assert found.name == "a b: ../é"
-    jobs = context._jsc.sc().statusStore().jobsList(None)
-    described = [jobs.apply(number).description() for number in range(jobs.size())]
+    listed = status_of(spark).jobsList(None)
+    described = [listed.apply(number).description() for number in range(listed.size())]
     assert [each.get() for each in described if each.isDefined()][:2] == ["mine", "a b: ../é"]
     for wrong in ("", "x" * 101, "a\nb"):
         with pytest.raises(InvalidRequest, match="name is 1 to 100 printable"):

@@ -40,10 +40,6 @@ def rows(df: DataFrame) -> Counter[Any]:
     return Counter(tuple(map(str, row)) for row in df.collect())
 
 
-def placed(df: DataFrame) -> Counter[Any]:
-    return rows(df.selectExpr("spark_partition_id() as p", "id"))
-
-
 def same(batches: Iterator[Any]) -> Iterator[Any]:
     yield from batches
 
@@ -69,13 +65,6 @@ def test_a_function_gets_no_more_rows_at_once_than_the_session_s_limit(
 
     found = client.scan(tmp_path).mapInArrow(sizes, "rows long").repartition(1).toArrow()
     assert found.column("rows").to_pylist() == [limit] * 3
-
-
-def test_an_exchange_straight_after_a_scan_places_rows_as_spark_does(
-    client: ShuffleClient, spark: SparkSession, lake: Path
-) -> None:
-    df = client.scan(lake).repartition(5, "user", "day").toDF()
-    assert placed(df) == placed(spark.read.parquet(str(lake)).repartition(5, "user", "day"))
 
 
 def test_stages_before_and_after_an_exchange_see_what_the_filter_keeps(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,6 +200,35 @@ def test_the_source_of_a_client_replaces_another_without_a_warning(
     finally:
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
         log4j.LogManager.getRootLogger().removeAppender(appender)
+
+
+def test_registering_from_several_threads_leaves_the_loggers_level_to_the_user(
+    spark: SparkSession, server: ServerProcess
+) -> None:
+    jvm: Any = spark._jvm
+    log4j, wider = jvm.org.apache.logging.log4j, "org.apache.spark.sql.execution.datasources"
+    configurator, level = log4j.core.config.Configurator, log4j.Level
+    logger = log4j.LogManager.getLogger(f"{wider}.DataSourceManager")
+    context = log4j.LogManager.getContext(False)
+
+    def register_at_once(client: ShuffleClient) -> Any:
+        with ThreadPoolExecutor(4) as threads:
+            for done in [threads.submit(client.register, spark) for _ in range(12)]:
+                done.result()
+        return logger.getLevel().toString()
+
+    try:
+        with ShuffleClient(server.location, token=TOKEN) as client:
+            configurator.setLevel(logger.getName(), level.INFO)
+            assert register_at_once(client) == "INFO"
+            context.getConfiguration().removeLogger(logger.getName())
+            configurator.setLevel(wider, level.WARN)
+            assert register_at_once(client) == "WARN"
+            configurator.setLevel(wider, level.DEBUG)
+            assert logger.getLevel().toString() == "DEBUG"
+    finally:
+        context.getConfiguration().removeLogger(wider)
+        configurator.setLevel(logger.getName(), level.OFF)
 
 
 def _without_defaults(spark: SparkSession) -> None:

@@ -21,9 +21,10 @@ import pytest
 
 from spark_client import Reading, ShuffleClient, Timeouts
 from spark_client.connection import RemoteServer
-from tests.support.executor_processes import TaskHost, servers_of, wait_for_end
+from tests.support.executor_processes import TaskHost, servers_of
 from tests.support.failing_tasks import FATE_SECONDS, waits_for_its_fate
 from tests.support.polling import eventually
+from tests.support.processes import wait_for_end
 from tests.support.server_process import ServerProcess
 from tests.support.silence import Silence
 from tests.support.sums import ROWS, expected, grouped, ids_of, numbered, sums_of

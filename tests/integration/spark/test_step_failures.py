@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,46 +100,3 @@ def test_a_task_that_dies_leaves_the_rows_exactly_right(
         assert found == STEPS[step]
     else:
         assert sorted(found) == sorted(STEPS[step])
-
-
-def test_an_error_begins_with_the_line_of_the_function_and_ends_with_its_stage(
-    client: ShuffleClient, spark: SparkSession
-) -> None:
-    from pyspark.errors import PythonException
-
-    def broken(*tables: pa.Table) -> pa.Table:
-        raise ValueError("the function is broken")
-
-    def fails(table: pa.Table) -> pa.Table:
-        return broken(table)
-
-    def fails_with(left: pa.Table, right: pa.Table) -> pa.Table:
-        return broken(left, right)
-
-    def fails_in_pandas(frames: Iterator[Any]) -> Iterator[Any]:
-        for frame in frames:
-            yield frame.assign(id=1 // 0)
-
-    rows = client.pipeline(spark.range(0, 100, 1, 2).selectExpr("id", "id % 5 as k")).repartition(1, "k")
-    for result, stage in (
-        (
-            rows.mapInPandas(fails_in_pandas, "id long, k long").repartition(2, "id"),
-            r"stage 1 \(mapInPandas fails_in_pandas\)",
-        ),
-        (
-            rows.groupBy("k").cogroup(rows.groupBy("k")).applyInArrow(fails_with, "k long"),
-            r"stage 1 \(cogroup applyInArrow fails_with\)",
-        ),
-        (
-            rows.join(rows.groupBy("k").agg(rows=("*", "count")), on="k")
-            .repartition(1, "k")
-            .groupBy("k")
-            .applyInArrow(fails, "k long"),
-            r"stage \d \(applyInArrow fails\)",
-        ),
-    ):
-        begins = (
-            r"Traceback \(most recent call last\):\s+File [^\n]*test_step_failures.py\", line \d+, in fails"
-        )
-        with pytest.raises(PythonException, match=f"(?s){begins}.*Error: .*raised in {stage}"):
-            result.toDF().collect()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from tests.support.failing_tasks import fails_first, first_time
 from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 from tests.support.spark_rows import EVERY_TYPE
+from tests.support.spark_status import jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,20 +147,6 @@ def test_folders_are_those_of_spark(spark: SparkSession, client: ShuffleClient, 
     assert rows_of(ours) == rows_of(theirs)
 
 
-@pytest.mark.long
-def test_rows_of_a_folder_keep_their_order(
-    spark: SparkSession, client: ShuffleClient, tmp_path: Path
-) -> None:
-    df = spark.range(0, ROWS, 1, 3).selectExpr("(id * 37) % 3000 as id", "id % 3 as k")
-    pipeline = client.pipeline(df).repartition(1).sortWithinPartitions("id")
-    pipeline.write.parquet(tmp_path / "out", partitionBy="k")
-    files = list((tmp_path / "out").rglob("*.parquet"))
-    assert len(files) == 3
-    for file in files:
-        ids = pq.ParquetFile(file).read()["id"].to_pylist()
-        assert ids == sorted(ids)
-
-
 def test_columns_that_name_no_folder_are_refused(
     spark: SparkSession, client: ShuffleClient, tmp_path: Path
 ) -> None:
@@ -220,10 +206,9 @@ def test_what_is_little_the_driver_writes(spark: SparkSession, server: ServerPro
     pq.write_table(pa.table({"id": range(9)}), tmp_path / "in.parquet")
     with ShuffleClient(server.location, reading=Reading()) as client:
         rows = client.scan(tmp_path / "in.parquet", spark=spark).filter(pc.field("id") < 4)
-        jobs = spark.sparkContext.statusTracker()
-        before = jobs.getJobIdsForGroup()
+        before = jobs(spark)
         rows.write.parquet(tmp_path / "out")
-        assert jobs.getJobIdsForGroup() == before
+        assert jobs(spark) == before
     assert ids_in(spark, tmp_path / "out") == [0, 1, 2, 3]
 
 
@@ -321,18 +306,6 @@ def test_a_job_that_fails_leaves_what_was_there(
         return {name for name in hidden(tmp_path / "out") if not name.endswith(".crc")}
 
     eventually(left_over, {"_SUCCESS"})
-
-
-@pytest.mark.long
-def test_two_writes_at_once(spark: SparkSession, numbers: Pipeline, tmp_path: Path) -> None:
-    lower, upper = numbers.filter(pc.field("id") < 100), numbers.filter(pc.field("id") >= 100)
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda each: each.write.mode("append").parquet(tmp_path / "out"), (lower, upper)))
-    assert ids_in(spark, tmp_path / "out") == [*range(ROWS)]
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(lambda each: each.write.mode("overwrite").parquet(tmp_path / "out"), (lower, upper)))
-    assert ids_in(spark, tmp_path / "out") in ([*range(100)], [*range(100, ROWS)])
-    assert hidden(tmp_path / "out") == {"_SUCCESS"}
 
 
 # Tables.

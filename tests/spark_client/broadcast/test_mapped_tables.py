@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,9 +15,9 @@ from spark_client import Broadcast, Copies, ShuffleClient
 from spark_client.broadcast.broadcast_copies import mapped
 from spark_client.hosts import HostFiles, open_files
 from tests.support.broadcast_copies import hosts_of
+from tests.support.polling import eventually
 from tests.support.server_process import ServerProcess
 
-PATIENCE_SECONDS = 60
 TABLE = pa.table({"id": pa.array(range(1000), pa.int64())})
 
 
@@ -43,13 +43,6 @@ def in_a_task(shared: Broadcast) -> Broadcast:
     return found
 
 
-def waits_until(holds: Callable[[], bool]) -> bool:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not holds() and time.monotonic() < until:
-        time.sleep(0.02)
-    return holds()
-
-
 def is_held(shared: Broadcast) -> bool:
     return shared._content.key in mapped._open
 
@@ -73,7 +66,7 @@ def test_a_table_without_users_makes_room_for_another(client: ShuffleClient, tmp
     gc.collect()
     assert second.table().equals(TABLE), "it waits until the first one's file is free"
     assert files(tmp_path) == [second._content.key]
-    assert waits_until(lambda: not is_held(first))
+    eventually(lambda: is_held(first), expected=False)
 
 
 def test_a_table_that_a_function_keeps_stays_readable_and_its_file_stays(
@@ -82,7 +75,7 @@ def test_a_table_that_a_function_keeps_stays_readable_and_its_file_stays(
     shared = client.broadcast(TABLE)
     table = in_a_task(shared).table()
     gc.collect()
-    assert waits_until(lambda: not is_held(shared))
+    eventually(lambda: is_held(shared), expected=False)
     files_here = HostFiles(shared._content.copies)
     files_here.sweep()
     with pytest.raises(Exception, match="has no room among the copies"):
@@ -110,5 +103,5 @@ def test_a_copy_that_was_withdrawn_while_it_was_used_goes_with_its_last_user(
     assert files(tmp_path) == [shared._content.key]
     del task
     gc.collect()
-    assert waits_until(lambda: files(tmp_path) == [])
-    assert waits_until(lambda: not any(hosts_of(shared)))
+    eventually(lambda: bool(files(tmp_path)), expected=False)
+    eventually(lambda: any(hosts_of(shared)), expected=False)

@@ -172,17 +172,14 @@ def test_what_a_port_speaks_is_told_apart(flight_server_process: Start, tmp_path
     with (
         answering(("127.0.0.1", 0), b"SSH-2.0-OpenSSH\r\n") as other,
         answering(("127.0.0.1", 0), b"") as silent,
-        socket.create_server(("127.0.0.1", 0)) as unused,
     ):
-        refused = unused.getsockname()[1]
-        unused.close()
         for location, text in (
             (encrypted.location.replace("+tls", ""), "speaks TLS"),
             (plain.location.replace("grpc:", "grpc+tls:"), "speaks no TLS"),
             (swapped, "speaks another protocol: it answers b'HTTP/1"),
             (f"grpc://127.0.0.1:{other[1]}", "speaks another protocol: it answers b'SSH"),
             (f"grpc://127.0.0.1:{silent[1]}", "takes connections and is silent"),
-            (f"grpc://127.0.0.1:{refused}", "refuses connections"),
+            ("grpc://127.0.0.1:1", "refuses connections"),
             ("grpc://none.invalid:8815", "cannot be reached"),
         ):
             finding = checked(location, cert)["gRPC port"]

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,23 +23,10 @@ from spark_client import ShuffleClient
 from spark_client.connection import EmbeddedEnded, Timeouts, embedded
 from tests.support.merging import partition_stream
 from tests.support.polling import eventually
+from tests.support.processes import runs, wait_for_end
 from tests.support.rooms import ROOT
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def gone_within(pid: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not alive(pid)
 
 
 def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it_and_nothing_waits_for_it_then() -> None:
@@ -55,7 +41,7 @@ def test_a_client_with_a_server_of_its_own_puts_and_gets_and_ends_it_and_nothing
     server = pickle.loads(pickle.dumps(client._open()))
     server.schema("d")
     client.close()
-    assert not alive(process.pid)
+    assert not runs(process.pid)
     client.close()
     with pytest.raises(EmbeddedEnded):
         server.schema("d")
@@ -72,8 +58,28 @@ def test_a_close_ends_the_server_also_where_dropping_what_the_client_holds_raise
     client._shuffles = SimpleNamespace(close=failing)
     with pytest.raises(OSError, match="the disk is gone"):
         client.close()
-    assert not alive(process.pid)
+    assert not runs(process.pid)
     client.close()
+
+
+class ConnectSession:
+    """A session of Spark Connect that counts the sources which are registered in it."""
+
+    __module__ = "pyspark.sql.connect.session"
+
+    def __init__(self) -> None:
+        self.registered = 0
+        self.dataSource = SimpleNamespace(register=self._register)
+
+    def _register(self, source: Any) -> None:
+        self.registered += 1
+
+
+def test_a_close_asks_nothing_of_spark_connect_whose_server_may_be_gone() -> None:
+    session: Any = ConnectSession()
+    with ShuffleClient.embedded(workers=2) as client:
+        client.register(session)
+    assert session.registered == 1
 
 
 def test_several_servers_share_the_memory_and_the_names_and_end_together_also_one_that_was_killed() -> None:
@@ -106,7 +112,7 @@ def test_several_servers_share_the_memory_and_the_names_and_end_together_also_on
         )
         pids = [process.pid, *(child.pid for child in supervisor.children())]
         assert len(pids) == 3
-    assert not any(map(alive, pids))
+    assert not any(map(runs, pids))
 
 
 @pytest.mark.parametrize(
@@ -218,11 +224,11 @@ def test_the_servers_end_with_their_driver(number: signal.Signals | None, worker
         assert driver.stdout is not None
         server = int(driver.stdout.readline())
         pids = [server, *(each.pid for each in psutil.Process(server).children())]
-        assert all(map(alive, pids))
+        assert all(map(runs, pids))
         assert len(pids) == (1 if workers == 1 else 1 + workers)
         if number is not None:
             os.kill(driver.pid, number)
-    assert all(gone_within(pid, 30) for pid in pids)
+    wait_for_end(pids)
 
 
 def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does_not_wait() -> None:
@@ -230,9 +236,9 @@ def test_a_client_that_was_only_forgotten_ends_its_server_and_its_collector_does
     pid = server.pid
     os.kill(pid, signal.SIGSTOP)
     del server
-    assert alive(pid), "a collector that waits would have killed it"
+    assert runs(pid), "a collector that waits would have killed it"
     os.kill(pid, signal.SIGCONT)
-    assert gone_within(pid, 30)
+    wait_for_end([pid])
 
 
 @pytest.mark.long

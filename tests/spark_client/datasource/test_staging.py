@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -301,17 +300,13 @@ def test_a_write_that_another_one_has_made_since_its_plan_is_left_out_by_its_tas
         return FlightWriter.plan(given, STRUCT, overwrite=kind == "durable")
 
     late = {}
-    with ServerProcess.start(http_port=0, data_dir=tmp_path) as process:
+    with ServerProcess.start(data_dir=tmp_path) as process:
         for name in names:
             first, second = planned(process, name), planned(process, name)
             late[name] = second, [second.write(batches(1))] if name == names[2] else []
             first.commit([first.write(batches(1))])
-        process.kill()
-        port = urlsplit(process.location).port
-    with (
-        ServerProcess.start(port=port, http_port=0, data_dir=tmp_path) as again,
-        ShuffleClient(again.location) as client,
-    ):
+        again = process.restart(data_dir=tmp_path)
+    with again, ShuffleClient(again.location) as client:
         for name, (second, early) in late.items():
             second.commit([*early, *([second.write(batches(1))] if name != names[0] else [])])
             assert client.get(name).read_all()["id"].to_pylist() == [1]

@@ -168,8 +168,9 @@ def test_a_step_that_was_there_before_is_an_error(server: RemoteServer, version:
 
 def test_silence_is_no_failure_of_a_follower(server: RemoteServer) -> None:
     silent = RemoteServer(server.location, timeouts=Timeouts(stall_seconds=0.01, tries=0))
-    pieces = encoded([marked([1], 5, last=True)])
-    answers = iter([[HEAD, chunk(pieces[0])]] * 3 + [opening([marked([1], 5, last=True)])])
+    step = opening([marked([1], 5, last=True)])
+    # In one piece: a pause in it would be a further silence.
+    answers = iter([step[:2]] * 3 + [[b"".join(step)]])
     with HttpSource(lambda *_: next(answers)) as source:
         stream = stream_of(silent, source, Versions(after=4, follow=True))
         assert next_step(stream) == (5, [1])

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql.types import StructType
 
 from spark_client.arrow import Declared
@@ -14,14 +13,7 @@ from spark_client.jobs import SealedDataset, Shares, TaskNumbers
 from spark_client.pipeline.in_driver import PARTITION_BYTES, driver_bytes, driver_may_run
 from spark_client.pipeline.nodes import Exchange, Input, Leg, Origin, Pair, PlanPart
 from spark_client.steps import (
-    CountStage,
-    FilterStage,
-    GroupStage,
     JoinStage,
-    LimitStage,
-    MapStage,
-    PartialStage,
-    SortStage,
     Stage,
     TableJoinStage,
 )
@@ -29,17 +21,6 @@ from spark_client.steps import (
 NOTHING: Any = None
 SCHEMA = pa.schema({"a": pa.int64(), "b": pa.string()})
 DECLARED = Declared("a stage", SCHEMA)
-OURS: list[Stage] = [
-    FilterStage(NOTHING, DECLARED),
-    SortStage(DECLARED, ()),
-    PartialStage(NOTHING, DECLARED),
-    LimitStage(1, DECLARED, divisible=False),
-    CountStage(DECLARED),
-]
-USERS: list[Stage] = [
-    MapStage(NOTHING, DECLARED),
-    GroupStage(NOTHING, DECLARED, (), with_keys=False, iterates=False),
-]
 FRAME = Input(NOTHING, "DataFrame")
 JOIN: Stage = JoinStage(DECLARED, NOTHING)
 
@@ -61,27 +42,6 @@ def sealed(rows: int, *partition_bytes: int) -> SealedDataset:
 
 
 EXCHANGE, OTHER = (Exchange(of(FRAME), 2, ("a",), label=label) for label in ("one", "two"))
-
-
-@pytest.mark.parametrize("stage", OURS)
-def test_steps_of_our_own_may_run(stage: Stage) -> None:
-    assert driver_may_run(of(EXCHANGE, stage))
-    assert driver_may_run(of(scan(1), stage))
-
-
-@pytest.mark.parametrize("stage", USERS)
-def test_a_function_of_a_user_never_may_wherever_it_stands(stage: Stage) -> None:
-    assert not driver_may_run(of(EXCHANGE, *OURS, stage))
-    assert not driver_may_run(of(EXCHANGE, stage, *OURS))
-    assert not driver_may_run(leg(PlanPart(EXCHANGE), PlanPart(OTHER, (stage,))))
-    sides = (PlanPart(EXCHANGE), PlanPart(OTHER, (stage,)))
-    assert not driver_may_run(of(Pair(*sides), JOIN))
-    assert not driver_may_run(of(Pair(*reversed(sides)), JOIN))
-
-
-def test_a_function_of_two_inputs_never_may() -> None:
-    stage = GroupStage(NOTHING, DECLARED, (), with_keys=False, iterates=False)
-    assert not driver_may_run(of(Pair(PlanPart(EXCHANGE), PlanPart(OTHER)), stage))
 
 
 def test_rows_of_a_dataframe_or_of_files_that_tasks_reach_alone_never_may() -> None:

@@ -354,12 +354,6 @@ def test_tasks_of_a_local_master_run_with_the_drivers_interpreter_if_the_user_ha
     assert spark.sparkContext.pythonExec == "/of/the/user"
 
 
-def test_a_key_with_a_collation_is_refused(spark: SparkSession, client: ShuffleClient) -> None:
-    df = spark.sql("select 'a' collate UTF8_LCASE as name")
-    with pytest.raises(InvalidRequest, match="not by collation UTF8_LCASE"):
-        client.pipeline(df).repartition(4, "name")
-
-
 @pytest.mark.parametrize(
     ("type_", "what"),
     [

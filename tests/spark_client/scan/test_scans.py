@@ -63,18 +63,6 @@ def test_a_plan_shows_the_scan(client: ShuffleClient, lake: Path) -> None:
     assert schema(one) == "struct<name:string>"
 
 
-def test_types_are_those_of_sparks_own_reader(
-    spark: SparkSession, client: ShuffleClient, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "types")
-    spark.sql(
-        "select timestamp'9999-01-01' as t, timestamp_ntz'2020-01-01' as n, array(timestamp'2020-01-01') as a, "
-        "map('k', 1S) as m, struct(1Y as b) as s, 1.50BD as d, date'2020-01-01' as e, x'00' as x, 1.5F as f"
-    ).write.parquet(path)
-    assert schema(client.scan(path)) == spark.read.parquet(path).schema.simpleString()
-    assert client.scan(path).leg.declared.schema.field("t").type == pa.timestamp("us", "Europe/Berlin")
-
-
 def test_unsigned_numbers_are_as_in_spark(spark: SparkSession, client: ShuffleClient, lake: Path) -> None:
     assert schema(client.scan(lake)) == spark.read.parquet(str(lake)).schema.simpleString()
 

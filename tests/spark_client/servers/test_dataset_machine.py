@@ -502,6 +502,17 @@ def test_what_a_server_that_tasks_have_started_did_not_drop_is_for_the_next_task
     assert job.left == (("d", "g01"),)
 
 
+def test_what_another_attempt_has_committed_where_none_was_accepted_is_dropped_with_the_dataset() -> None:
+    driver = Driver(())
+    driver.sealed(A, B)
+    driver.machine.release("d")
+    (job,) = driver.machine.plan({"e": PlannedDataset(4)}, TOKEN, driver.holder, driver.now)
+    assert isinstance(job, RunJob)
+    for call in driver.ended(job, A):
+        driver.answer(call)
+    assert driver.machine.release("e") == [Drop(each.location, "e", "g01") for each in (A, B)]
+
+
 def test_tasks_that_choose_from_servers_that_the_driver_knows_have_nothing_to_drop(driver: Driver) -> None:
     driver.machine.run_failed(driver.running("failed"), ValueError("of the user"), driver.now, is_final=True)
     assert driver.running("e").left == ()

@@ -37,16 +37,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Any:
         process.kill()
 
 
-def test_a_client_whose_server_has_ended_is_closed_and_followed_by_another(server: Any) -> None:
-    first, second = Client(server), Client(server)
-    assert open_client(SPARK, {}, lambda: first) is first
-    assert open_client(SPARK, {}, lambda: second) is first
-    server.kill()
-    server.wait()
-    assert open_client(SPARK, {}, lambda: second) is second
-    assert first.closes == 1
-
-
 def test_a_forked_child_makes_a_client_of_its_own_and_ends_none_of_its_parent(server: Any) -> None:
     client = Client(server)
     open_client(SPARK, {}, lambda: client)

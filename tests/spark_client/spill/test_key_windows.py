@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -92,8 +92,18 @@ KEYS = st.lists(st.lists(st.one_of(st.none(), st.integers(-3, 3)), max_size=30),
 BUDGETS = st.sampled_from([0, 1, 700, 5_000, 20_000, 1 << 20])
 
 
+GIANT = [[7] * 400 + [number] for number in range(40)]
+LATER = [*([[7, *range(100, 200)]] * 10), *([[7] * 100] * 30)] * 2
+"""Has most rows of a key in later batches only."""
+CHANCE = random.Random(1)
+MANY = [[CHANCE.choice((5, CHANCE.randrange(1000))) for _ in range(20)] for _ in range(40)]
+
+
 @settings(max_examples=examples(0.6))
 @given(st.lists(KEYS, min_size=1, max_size=2), BUDGETS, st.sampled_from([by_key, few]))
+@example([GIANT], 26 << 10, by_key)
+@example([LATER], 11 << 10, by_key)
+@example([MANY, MANY[:3]], 1_500, by_key)
 def test_windows_have_each_row_once_the_rows_of_a_hash_together_and_in_order(
     keys: list[list[list[int | None]]], budget_bytes: int, hashes: Any
 ) -> None:
@@ -132,19 +142,6 @@ def test_what_fits_is_one_window_without_a_hash_and_without_a_file() -> None:
 
 
 @pytest.mark.long
-def test_one_giant_hash_is_read_again_and_again_and_the_others_are_ordinary() -> None:
-    keys = [[7] * 400 + [number] for number in range(40)]
-    memory = TaskMemory(26 << 10)
-    found = seen([batches_of(keys)], [by_key], memory)
-    (giant,) = [window for one_hash, window in found if one_hash]
-    assert [row["row"] for row in giant[0]] == [
-        n for n, key in enumerate(k for some in keys for k in some) if key == 7
-    ]
-    assert sum(len(window[0]) for _, window in found) == 401 * 40
-    assert memory.spilled_bytes > 0
-
-
-@pytest.mark.long
 def test_a_key_with_most_rows_of_either_side_is_written_once() -> None:
     def side(skew: float) -> list[pa.RecordBatch]:
         random = np.random.default_rng(int(skew * 10))
@@ -158,31 +155,6 @@ def test_a_key_with_most_rows_of_either_side_is_written_once() -> None:
         found = [window.one_hash for window in windows([iter(each) for each in sides], [by_key] * 2, memory)]
         assert found.count(True) == 1
         assert memory.spilled_bytes < 1.3 * sum(batch.nbytes for each in sides for batch in each)
-
-
-@pytest.mark.long
-def test_a_key_that_has_most_rows_of_later_batches_only_keeps_its_order() -> None:
-    few_rows = [[7, *range(100, 200)] for _ in range(10)]
-    keys = [*few_rows, *([7] * 100 for _ in range(30)), *few_rows, *([7] * 100 for _ in range(30))]
-    found = seen([batches_of(keys)], [by_key], TaskMemory(11 << 10))
-    (giant,) = [window for one_hash, window in found if one_hash]
-    expected = [n for n, key in enumerate(k for some in keys for k in some) if key == 7]
-    assert [row["row"] for row in giant[0]] == expected
-
-
-@pytest.mark.long
-def test_small_budgets_split_lists_again_and_again() -> None:
-    generator = random.Random(1)
-    keys = [[generator.choice((5, generator.randrange(1000))) for _ in range(20)] for _ in range(40)]
-    sides = [batches_of(keys), batches_of(keys[:3])]
-    memory = TaskMemory(1_500)
-    found = seen(sides, [by_key, by_key], memory)
-    assert sum(len(window[0]) for _, window in found) == 800
-    assert sum(len(window[1]) for _, window in found) == 60
-    five = [[row["row"] for row in window[0] if row["k"] == 5] for _, window in found]
-    assert [rows for rows in five if rows] == [
-        [n for n, key in enumerate(k for some in keys for k in some) if key == 5]
-    ]
 
 
 def test_rows_of_a_window_are_gone_when_the_next_one_is_requested() -> None:

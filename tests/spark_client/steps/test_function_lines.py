@@ -5,19 +5,16 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FunctionType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkTypeError
 
 from flight_server.protocol import InvalidRequest
 from spark_client.arrow import Declared
-from spark_client.connection import of_users
 from spark_client.steps import MapStage, run
 from spark_client.steps.function_lines import trace_of
-from spark_client.steps.one_pass import _of_result
 
 DECLARED = Declared("stage 1 (mapInArrow f)", pa.schema([("k", pa.int64())]))
 
@@ -84,32 +81,3 @@ def test_an_error_of_the_function_itself_has_its_own_trace() -> None:
 def test_what_is_not_of_python_has_no_line() -> None:
     assert trace_of(len) is None
     assert trace_of(None) is None
-
-
-def test_a_wrong_result_of_pandas_is_shown_at_the_function() -> None:
-    def gives_a_number(frames: Iterator[Any]) -> Iterator[Any]:
-        yield from [7]
-
-    def refusing(batches: Iterator[Any]) -> Iterator[Any]:
-        raise PySparkTypeError(
-            errorClass="UDF_RETURN_TYPE", messageParameters={"expected": "a", "actual": "b"}
-        )
-
-    checked = FunctionType(
-        refusing.__code__, {**refusing.__globals__, "__name__": "spark_client.steps.x"}, "refusing"
-    )
-    error = _refused(checked)
-    assert of_users(error.__traceback__) is None
-    stage = MapStage(gives_a_number, DECLARED)
-    assert lines(_of_result(error, stage, None))[0][0] == "gives_a_number"
-    assert _of_result(RuntimeError("a bug"), stage, None) is None
-
-
-def _refused(function: Callable[..., Any]) -> Exception:
-    try:
-        function(iter([]))
-    except PySparkTypeError as error:
-        trace = error.__traceback__
-        assert trace is not None
-        return error.with_traceback(trace.tb_next)
-    raise AssertionError

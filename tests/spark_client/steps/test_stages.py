@@ -10,7 +10,8 @@ import pytest
 
 from flight_server.protocol.errors import InvalidRequest, PartitionFailed
 from spark_client.arrow.types import Declared
-from spark_client.steps import BatchLimits, GroupedSide, GroupStage, MapStage, Pass, run
+from spark_client.pyspark_parts import PandasConversion
+from spark_client.steps import BatchLimits, GroupedSide, GroupStage, MapStage, Pass, run, with_settings
 from spark_client.steps import group_stage as stage_of_groups
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -54,6 +55,25 @@ def test_a_batch_has_passed_all_stages_before_the_next_one_is_asked_for() -> Non
     stages = (map_stage(noting("first")), map_stage(noting("second")))
     assert rows(run(stages, source())) == [("a", 0), ("a", 1)]
     assert seen == ["source 0", "first 0", "second 0", "source 1", "first 1", "second 1"]
+
+
+def test_a_function_gets_variants_that_are_null_beside_instants_in_the_sessions_zone() -> None:
+    """As Spark 4.1 makes them: the fields, which are declared to have no nulls, are null, too."""
+    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    variants = pa.StructArray.from_arrays(
+        [pa.nulls(1, pa.binary())] * 2, fields=fields, mask=pa.array([True])
+    )
+    given = pa.record_batch({"at": pa.array([0], pa.timestamp("us", "UTC")), "v": variants})
+
+    def check(batches: Iterator[Any]) -> Iterator[Any]:
+        (found,) = batches
+        assert found.schema.types == [pa.timestamp("us", "Asia/Tokyo"), variants.type]
+        yield batch(["a"], [found["v"].null_count])
+
+    settings = PandasConversion(
+        "Asia/Tokyo", safe=True, by_name=True, int_to_decimal=True, int_extension=False, large=False
+    )
+    assert rows(run(with_settings([map_stage(check)], settings), iter([given]))) == [("a", 1)]
 
 
 @pytest.mark.parametrize("group_rows", [1, 128])

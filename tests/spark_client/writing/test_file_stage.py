@@ -13,14 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 from pyspark.sql.types import (
-    ArrayType,
     DayTimeIntervalType,
     DoubleType,
     LongType,
-    NullType,
     StringType,
     StructType,
-    VariantType,
 )
 
 from flight_server.protocol.errors import InvalidRequest
@@ -140,16 +137,6 @@ def test_a_footer_has_sparks_schema_and_files_have_utc(tmp_path: Path) -> None:
     assert json.loads(schema.metadata[b"org.apache.spark.sql.parquet.row.metadata"]) == json.loads(
         struct.json()
     )
-
-
-@pytest.mark.parametrize("kind", [NullType(), VariantType(), ArrayType(NullType()), StructType()])
-def test_types_that_parquet_does_not_hold_are_named(kind: Any) -> None:
-    struct = StructType().add("id", LongType()).add("v", kind)
-    with pytest.raises(
-        InvalidRequest, match=r"^a test: column 'v' is .*, which Parquet does not hold"
-    ) as caught:
-        layout_of(struct, (), "a test", compression="snappy")
-    assert caught.value.detail["column"] == "v"
 
 
 def test_columns_of_folders_have_texts() -> None:

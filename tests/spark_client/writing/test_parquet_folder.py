@@ -17,7 +17,7 @@ import pytest
 from pyarrow import fs
 from pyspark.sql.types import LongType, StructType
 
-from flight_server.protocol.errors import AlreadyExists, InvalidRequest, NotFound
+from flight_server.protocol.errors import InvalidRequest, NotFound
 from spark_client.steps import Pass, reports_of
 from spark_client.writing import FileStage, ParquetFolder, Place, WrittenFile, folder_write, layout_of
 from spark_client.writing.folder_write import HIDDEN, FolderWrite, Journal
@@ -97,21 +97,6 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a kill by number is the same one each time."""
     monkeypatch.setattr("spark_client.writing.storage_place._AT_ONCE", 1)
     assert _AT_ONCE > 1
-
-
-def test_the_modes(tmp_path: Path) -> None:
-    path = tmp_path / "new"
-    written(folder_of(path, "error"), OLD)
-    assert ids_in(path) == OLD
-    with pytest.raises(AlreadyExists, match="has files; give mode='overwrite'"):
-        written(folder_of(path, "error"), NEW)
-    written(folder_of(path, "ignore"), NEW)
-    assert ids_in(path) == OLD
-    written(folder_of(path, "append"), NEW)
-    assert ids_in(path) == sorted(OLD + NEW)
-    written(folder_of(path, "overwrite"), NEW)
-    assert ids_in(path) == NEW
-    assert left_over(path) == {"_SUCCESS"}
 
 
 def test_an_overwrite_leaves_no_empty_folders_and_nothing_of_others(tmp_path: Path) -> None:
