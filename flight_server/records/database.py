@@ -5,10 +5,9 @@ it has raised, nothing of it is there, but see :attr:`Database.in_doubt`. Change
 
 Files
     ``records.db`` and SQLite's own ``records.db-wal`` and ``records.db-shm``, in a folder of their own, with
-    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). The log is copied
-    into the database after ``COPIED_CHANGES`` while no change waits, else by SQLite itself (``LOG_BYTES``), behind a
-    commit that then takes some milliseconds more. Pages that deleted rows leave are used again; when they are a quarter
-    of the file, it is cut, a few pages at a time while no change waits.
+    ``witness``, by which the next start sees that no transaction is missing (``whole_database``). SQLite itself copies
+    its log into the database (``LOG_BYTES``). Pages that deleted rows leave are used again; when they are a quarter of
+    the file, it is cut, a few pages at a time while no change waits.
 
 Commits
     The changes that wait are one transaction, each within a savepoint if they are several: with each statement the
@@ -66,8 +65,6 @@ from .whole_database import DATABASE_NAME, WITNESS_NAME, check_whole, witness_tr
 RETRY_SECONDS = 0.25
 MOST_AT_ONCE = 1000
 """Changes of one transaction."""
-COPIED_CHANGES = 128
-"""Of a few pages each, as those of small puts, they stay below ``LOG_BYTES``."""
 _UNUSED_PAGES = 1024
 _CUT_PAGES = 256
 """So many at once: a few milliseconds."""
@@ -234,7 +231,7 @@ class Database:
         try:
             self._make([waiting for waiting in group if waiting.begin()])
             if not ends and self._waiting.empty():
-                self._upkeep.work()
+                self._upkeep.cut_off()
         except BaseException as bug:  # noqa: BLE001  # the thread must go on
             _log.error("records_writer_failed", exc_info=bug)
             roll_back(self._writer)
@@ -326,7 +323,6 @@ class _Upkeep:
     def __init__(self, writer: sqlite3.Connection) -> None:
         self._writer = writer
         self._changes = 0  # since the last look for unused pages
-        self._uncopied = 0  # changes that only the log has, at most
         self._unused_pages = 0  # to be cut off
 
     @property
@@ -336,22 +332,16 @@ class _Upkeep:
 
     @property
     def is_due(self) -> bool:
-        """Whether :meth:`work` is to be called soon, also without a change."""
+        """Whether :meth:`cut_off` is to be called soon, also without a change."""
         return self._changes > _UNUSED_PAGES
 
     def changed(self, changes: int) -> None:
         """So many changes were committed."""
         self._changes += changes
-        self._uncopied += changes
 
-    def work(self) -> None:
-        """Copy the log, after some changes. Cut off some unused pages; look first, after many changes, whether there
-        are.
-        """
+    def cut_off(self) -> None:
+        """Cut off some unused pages; look first, after many changes, whether there are."""
         try:
-            if self._uncopied >= COPIED_CHANGES:
-                self._uncopied = 0
-                copy_log(self._writer)
             if self.is_due:
                 self._changes = 0
                 self._unused_pages = _unused_pages(self._writer)
