@@ -217,6 +217,11 @@ class Changelog:
         self.contents = self.contents.committed(runs)
         self.upper = version
         self.timeline.add(version, now)
+        # A pass of the loop later than producers: uvloop sends their answers at the end of a pass, and the step of a
+        # follower takes most of a millisecond.
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
         self.changes.tell()
         self.wake(soon=True)
 

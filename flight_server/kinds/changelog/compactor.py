@@ -48,7 +48,7 @@ from .runs import MAX_HASH, Damaged, MemoryRun, RunFile
 DUTIES = 2
 TICK_SECONDS = 0.02
 TROUBLE_SECONDS = 5.0
-SOON_SECONDS = 0.1
+SOON_SECONDS = 0.25
 """After a commit, or a follower's step, a changelog is looked at within this time: once for all of them."""
 SLOW_ROWS = 64 << 10
 """See "Too few old rows"."""

@@ -14,7 +14,7 @@ Folds
     retraction does, or the row that a retraction in the base waits for. What ends a key (a tombstone, a closing row)
     weighs twice the key's rows in the base, which are counted. So garbage never exceeds half of the rows, and the old
     rows have paid for all that a fold reads; each is old once. The cost of a fold beside its rows counts as
-    ``MEMORY_FOLD_ROWS``, or for all ranges together as ``FILE_ROWS``.
+    ``FILE_ROWS`` for all ranges together.
 
     Old rows below that weight are folded when they have waited (``timeline``) and outweigh themselves and the base, or
     if all recent rows have waited. The range that was folded longest ago comes first, so that a small one, which costs
@@ -52,7 +52,8 @@ from .runs import Counts, MemoryRun, Run
 
 FAN_IN = 4
 RATIO = 2
-MEMORY_FOLD_ROWS = 2 << 10
+SORTED_PARTS = 8
+"""Rows of runs become one run in this part of the time that unsorted rows take."""
 FILE_ROWS = 8 << 10
 MEMORY_ROWS = 64 << 10
 MEMORY_BYTES = 8 << 20
@@ -138,7 +139,7 @@ class Amounts:
         """The next fold, if one is due. ``waited``: the version up to which rows have waited."""
         bases, count, of_memory = self.contents.bases, len(self.base), self.of_memory
         rows = self.base + self.alive
-        beside = MEMORY_FOLD_ROWS if of_memory else FILE_ROWS // count
+        beside = FILE_ROWS // count
         costs = rows + beside
         due = (self.weights >= costs) & (self.old > 0)
         slow = (bases.sinces < waited) & (self.weights >= self.base + self.old)
@@ -182,11 +183,12 @@ def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | Non
 
 def few_runs(contents: Contents) -> list[Run]:
     """Recent runs in memory, of one size, that become one in a millisecond, if they are many."""
+    # Rows that are sorted already take a fraction of the time of others.
     few = contents.bases.layout.are_few
     rows_of: dict[Run, int] = {
         run: run.rows
         for run in contents.recent
-        if isinstance(run, MemoryRun) and few(run.rows, run.size_bytes)
+        if isinstance(run, MemoryRun) and few(run.rows // SORTED_PARTS, run.size_bytes // SORTED_PARTS)
     }
     return _tier(list(rows_of), rows_of)[: 2 * FAN_IN] if len(rows_of) >= FAN_IN else []
 

@@ -236,7 +236,7 @@ def test_a_fold_in_memory_has_all_commits_that_it_says_to_know(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int | None
 ) -> None:
     """A retraction is written while the fold waits to begin."""
-    monkeypatch.setattr(planning, "MEMORY_FOLD_ROWS", 1)
+    monkeypatch.setattr(planning, "FILE_ROWS", 1)
     with closing(Engine(tmp_path, SCHEMA, LATEST)) as engine:
         changelog, rows = engine.changelog, SCHEMA.append(pa.field("_diff", pa.int64()))
         if held is not None:

@@ -27,7 +27,7 @@ SCALE = 1024
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in [
-        *((planning, name) for name in ("MEMORY_FOLD_ROWS", "FILE_ROWS", "MEMORY_ROWS")),
+        *((planning, name) for name in ("FILE_ROWS", "MEMORY_ROWS")),
         (compaction, "RANGE_ROWS"),
         (compactor, "SLOW_ROWS"),
     ]:

@@ -230,3 +230,33 @@ def test_followers_that_ask_at_a_time_share_a_small_step(
         step.cancel()
         engine.run(asyncio.gather(step, return_exceptions=True))
         engine.run(stream.aclose())
+
+
+def test_the_loop_passes_once_between_a_producers_answer_and_the_step_of_a_follower(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the answer is sent before: uvloop writes at the end of a pass."""
+    events = list[str]()
+    few_deltas = views.View.few_deltas
+
+    def noted(view: views.View, after: int, *limits: int) -> views.ViewPart | None:
+        events.append("step")
+        return few_deltas(view, after, *limits)
+
+    async def produce_and_follow() -> None:
+        step = asyncio.create_task(anext(stream))
+        write = engine.store.write(engine.catalogue.find(NAME))
+        batch = pa.RecordBatch.from_pylist([{"key": 1, "time": 2}], SCHEMA)
+        await write.add(batch, engine.catalogue.budget.frames.reserve(batch.nbytes))
+        await write.commit()
+        engine.loop.call_soon(events.append, "end of the pass")
+        await step
+        await stream.aclose()
+
+    monkeypatch.setattr(views.View, "few_deltas", noted)
+    put(engine, 1)
+    stream = ChangelogRead(engine.store.reads, engine.changelog, Versions(after=1, follow=True)).bursts(
+        Reader(NAME, 0, "follower", Pace())
+    )
+    engine.run(produce_and_follow())
+    assert events == ["end of the pass", "step"]
