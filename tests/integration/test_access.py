@@ -145,7 +145,7 @@ TRIED = [
 
 @pytest.mark.parametrize("row", TRIED, ids=lambda row: row.call)
 def test_a_call_is_served_as_its_row_says(server: ServerProcess, row: Operation) -> None:
-    for token in (None, "wrong", "gone-token"):
+    for token in (None, "", "wrong", "gone-token"):
         said = asked(server, row.call, THERE, token)
         assert said.startswith("UNAUTHENTICATED") is (not row.is_open or row.call == "Handshake"), token
     for principal in ("reader", "writer", "other", "all"):
@@ -163,12 +163,17 @@ def test_a_call_is_served_as_its_row_says(server: ServerProcess, row: Operation)
             assert said == asked(server, row.call, ABSENT, f"{principal}-token")
 
 
-def test_what_is_not_served_is_told_to_nobody_without_a_token(server: ServerProcess) -> None:
-    for token in (None, "wrong", "\xff"):
-        assert by_http(server, "GET /else", THERE, token).startswith("UNAUTHENTICATED")
+@pytest.mark.parametrize("token", [None, "", "wrong", "all-toke", "\xff"])
+def test_without_a_token_each_path_is_refused_before_it_is_looked_up(
+    server: ServerProcess, token: str | None
+) -> None:
+    for call in ("GET /else", "POST /v1/put", "POST /v1/else"):
+        assert by_http(server, call, THERE, token).startswith("UNAUTHENTICATED")
 
 
 def test_drain_is_refused_to_all_but_admins_of_everything(server: ServerProcess) -> None:
+    for token in (None, "", "wrong", "all-toke"):
+        assert asked(server, "action drain", THERE, token).startswith("UNAUTHENTICATED")
     for principal in ("reader", "writer", "other"):
         assert asked(server, "action drain", THERE, f"{principal}-token").startswith("PERMISSION_DENIED")
 

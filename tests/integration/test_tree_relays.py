@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.support.polling import eventually
 from tests.support.raw_flight import RawFlight, Refused
 from tests.support.server_process import ServerProcess
 
@@ -31,7 +32,13 @@ class Tree:
         self.written = 0
         self.write(1)
         with RawFlight(self.origin.location) as raw:
-            self.generation = raw.action("statistics", {"dataset": "d"})["datasets"]["d"]["generation"]
+
+            def datasets() -> dict[str, Any]:
+                listed: dict[str, Any] = raw.action("statistics", {})["datasets"]
+                return listed
+
+            eventually(lambda: [*datasets()], ["d"])
+            self.generation = datasets()["d"]["generation"]
 
     def write(self, frames: int) -> None:
         for _ in range(frames):
