@@ -75,7 +75,7 @@ def test_an_upstream_cannot_send_a_relay_elsewhere(
             return flight.FlightInfo(pa.schema([("n", pa.int8())]), descriptor, [endpoint], -1, -1)
 
     server = flight_server_process(source_flight="127.0.0.1")
-    with Upstream() as upstream:
+    with Upstream("grpc://127.0.0.1:0") as upstream:
         error = create(server, f"grpc://127.0.0.1:{upstream.port}")
     assert error.status == "INVALID_ARGUMENT"
     assert "can be read only at" in error.message
