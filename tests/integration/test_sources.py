@@ -243,6 +243,9 @@ class PlainServer(flight.FlightServerBase):
 
     gets = 0
 
+    def __init__(self) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         endpoint = flight.FlightEndpoint(b"\x00opaque", [])
         return flight.FlightInfo(table_of(0).schema, descriptor, [endpoint], -1, -1)
