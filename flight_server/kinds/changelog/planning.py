@@ -183,7 +183,6 @@ def plans(amounts: Amounts, records_bytes: int) -> tuple[Plan | None, Plan | Non
 
 def few_runs(contents: Contents) -> list[Run]:
     """Recent runs in memory, of one size, that become one in a millisecond, if they are many."""
-    # Rows that are sorted already take a fraction of the time of others.
     few = contents.bases.layout.are_few
     rows_of: dict[Run, int] = {
         run: run.rows
