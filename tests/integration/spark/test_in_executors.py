@@ -72,8 +72,8 @@ def test_what_a_failed_job_has_left_on_servers_that_the_driver_does_not_know_is_
         context = TaskContext.get()
         assert context is not None
         with closing(RemoteServer(executors.here().location, token=executors.token, direct=True)) as server:
-            there = [*server.action("statistics")["datasets"]]
-        (tmp_path / str(context.taskAttemptId())).write_text("\n".join(there))
+            datasets = [*server.action("statistics")["datasets"]]
+        (tmp_path / str(context.taskAttemptId())).write_text("\n".join(datasets))
         yield from batches
         if context.partitionId() == 3:
             raise ValueError("of the user")
@@ -82,10 +82,10 @@ def test_what_a_failed_job_has_left_on_servers_that_the_driver_does_not_know_is_
         df = numbered(spark, 4)
         with pytest.raises(Exception, match="of the user"):
             client.pipeline(df).mapInArrow(fails, df.schema).repartition(2, "id").toDF()
-        found = [{*each.read_text().split()} for each in tmp_path.iterdir()]
+        datasets_of_tasks = [{*each.read_text().split()} for each in tmp_path.iterdir()]
         for each in tmp_path.iterdir():
             each.unlink()
-        return found
+        return datasets_of_tasks
 
     first = set().union(*run())
     assert len(first) == 1, "what the tasks of an executor before the last one have written"

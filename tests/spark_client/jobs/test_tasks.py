@@ -65,10 +65,10 @@ def test_large_batches_may_be_overwritten_when_the_next_one_is_asked_for() -> No
     rows, width = 3000, 128
     keys, values = np.zeros(rows, np.int64), np.zeros(rows * width, np.float32)
     starts = np.arange(rows + 1, dtype=np.int32) * width
-    given = [(number, count) for number, count in enumerate([rows, 10, rows, rows, 500, rows])]
+    numbers_and_rows = [(number, count) for number, count in enumerate([rows, 10, rows, rows, 500, rows])]
 
     def reuses(_: Iterator[Any]) -> Iterator[Any]:
-        for number, count in given:
+        for number, count in numbers_and_rows:
             keys[:count] = np.arange(count) + number * rows
             values[:] = np.repeat(np.arange(rows) + number * rows, width)
             lists = pa.ListArray.from_arrays(pa.array(starts[: count + 1]), pa.array(values))
@@ -86,7 +86,9 @@ def test_large_batches_may_be_overwritten_when_the_next_one_is_asked_for() -> No
         source = DatasetRef.find(server, "d", created["generation"])
         table = pa.Table.from_batches([batch for each in range(3) for batch in source.read(each)], schema)
     table = table.sort_by("k")
-    assert table["k"].to_pylist() == [at + number * rows for number, count in given for at in range(count)]
+    assert table["k"].to_pylist() == [
+        at + number * rows for number, count in numbers_and_rows for at in range(count)
+    ]
     assert all(row["v"] == [row["k"]] * width for row in table.to_pylist())
 
 

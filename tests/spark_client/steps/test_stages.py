@@ -63,17 +63,17 @@ def test_a_function_gets_variants_that_are_null_beside_instants_in_the_sessions_
     variants = pa.StructArray.from_arrays(
         [pa.nulls(1, pa.binary())] * 2, fields=fields, mask=pa.array([True])
     )
-    given = pa.record_batch({"at": pa.array([0], pa.timestamp("us", "UTC")), "v": variants})
+    zoned = pa.record_batch({"at": pa.array([0], pa.timestamp("us", "UTC")), "v": variants})
 
     def check(batches: Iterator[Any]) -> Iterator[Any]:
-        (found,) = batches
-        assert found.schema.types == [pa.timestamp("us", "Asia/Tokyo"), variants.type]
-        yield batch(["a"], [found["v"].null_count])
+        (argument,) = batches
+        assert argument.schema.types == [pa.timestamp("us", "Asia/Tokyo"), variants.type]
+        yield batch(["a"], [argument["v"].null_count])
 
     settings = PandasConversion(
         "Asia/Tokyo", safe=True, by_name=True, int_to_decimal=True, int_extension=False, large=False
     )
-    assert rows(run(with_settings([map_stage(check)], settings), iter([given]))) == [("a", 1)]
+    assert rows(run(with_settings([map_stage(check)], settings), iter([zoned]))) == [("a", 1)]
 
 
 @pytest.mark.parametrize("group_rows", [1, 128])
